@@ -1,6 +1,7 @@
 """Every file and folder that AGENTS.md and README.md name exists, and every link of a document leads somewhere."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,15 @@ def test_messages_of_troubleshooting_are_the_programs():
     words = [said for line in page.splitlines() if line.startswith('| "') for said in re.findall(r'"([^"]+)"', line)]
     assert len(words) > 10
     assert [said for said in words if said not in program and "OPENAI_API_KEY" not in said] == []
+
+
+def test_dependencies_have_a_reason():
+    files = [*ROOT.glob("packages/*/pyproject.toml"), *ROOT.glob("apps/*/pyproject.toml")]
+    projects = [tomllib.loads(file.read_text("utf-8"))["project"] for file in files]
+    words = [word for one in projects if one["name"] != "orl-testing" for word in one["dependencies"]]
+    table = (ROOT / "docs" / "maintainers.md").read_text("utf-8").partition("| third-party package |")[2]
+    names = [name for line in table.splitlines()[2:] for name in line.split("|")[1].split(",")]
+    assert sorted(map(str.strip, names)) == sorted({re.split("[<>=]", word)[0] for word in words if "orl-" not in word})
 
 
 NOT_BY_HAND = ("configuration.md", "models.md", "promises.md")

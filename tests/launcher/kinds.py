@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from openreward.environments import Environment, terminal, tool
 from openreward.environments.types import TextBlock, ToolOutput
-from orl_testing.environments.base import Gallery, Words, said
+from orl_testing.environments.base import Gallery, Words, output
 from pydantic import BaseModel
 
 
@@ -32,18 +32,18 @@ class Files(Gallery):
     @tool
     async def read(self, file: File) -> ToolOutput:
         """Show a file."""
-        return said(self.files.get(file.path, "no such file"), 0.0)
+        return output(self.files.get(file.path, "no such file"), 0.0)
 
     @tool
     async def write(self, file: File) -> ToolOutput:
         """Write a file."""
         self.files[file.path] = file.text
-        return said("written", 0.25)
+        return output("written", 0.25)
 
     @tool
     async def submit(self) -> ToolOutput:
         """Have the folder judged."""
-        return said("judged", float(self.files.get("out.txt") == "done"), finished=True)
+        return output("judged", float(self.files.get("out.txt") == "done"), finished=True)
 
 
 class Exam(Environment):
@@ -69,4 +69,4 @@ class Exam(Environment):
     @tool
     async def answer(self, words: Words) -> ToolOutput:
         """Judge the answer."""
-        return said("judged", float("300" in words.text), finished=True)
+        return output("judged", float("300" in words.text), finished=True)

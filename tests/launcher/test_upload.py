@@ -7,7 +7,6 @@ import signal
 import threading
 import time
 from collections.abc import Generator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -74,7 +73,7 @@ def test_two_at_once_send_once(
     capsys: Capture, caplog: pytest.LogCaptureFixture, tmp_path: Path, platform: Collector
 ) -> None:
     run = make_run(tmp_path / "demo")
-    with ExitStack() as held:
+    with (run / "uploads.lock").open("ab") as held:
         assert Ledger.take(run, held) is not None
         assert main(["upload", str(run), "--set", "rollout.upload=true"]) == 1
     assert "another process" in caplog.text

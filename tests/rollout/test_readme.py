@@ -1,4 +1,4 @@
-"""The uses in orl-rollout's README run as they stand, each on its own, with a small checkpoint for a real one."""
+"""The uses in orl-rollout's README run unchanged, each on its own, with a small checkpoint for a real one."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The episodes of a journal beside those of a server's log: the same calls, answers and rewards, in the same order."""
+"""The episodes of a journal and those of a server's log: the same calls, answers and rewards, in the same order."""
 
 from __future__ import annotations
 

@@ -32,14 +32,14 @@ from tests.servers.model import write_model, write_tokenizer
 from tests.servers.process import installed, serving
 
 FILE = Path(__file__).with_name("environments.yaml")
-# What models say beside good calls, and how often each is said for one good call.
+# What models say in addition to good calls, and how often each is said for one good call.
 MISTAKES = ('{"name": "no_such_tool", "arguments": {}}', '{"name": ')
 TASKS, SAMPLES = 4, 2  # of the rollouts
 GROUPS, GROUP, STEPS = 2, 3, 2  # of the training
 
 
 class Foreign(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One environment: where it is, how it is installed, and calls that it understands."""
+    """One environment: its place, how it is installed, and calls that it understands."""
 
     commit: str
     served: str  # module:class
@@ -77,7 +77,7 @@ class Played(Struct, frozen=True):
 
 
 def checked_out(name: str, foreign: Foreign, folder: Path) -> Path:
-    """Return a checkout of the repository `name` in `folder`, cloned from GitHub where it is not there."""
+    """Return a checkout of the repository `name` in `folder`, cloned from GitHub if it is not there."""
     checkout = folder / name.partition("/")[2]
     if not checkout.exists():
         subprocess.run(["git", "clone", "--quiet", f"https://github.com/{name}", str(checkout)], check=True)

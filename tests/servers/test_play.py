@@ -51,11 +51,3 @@ async def test_journal_and_log_agree(played: Path) -> None:
     assert ours.differences(theirs) == 0
     assert (ours.count, ours.reward, ours.failed) == (theirs.count, theirs.reward, theirs.failed) == (2, 2.0, 1)
     assert theirs.opened == theirs.closed == 3
-
-
-async def test_changed_reward_is_a_difference(played: Path) -> None:
-    log = played / "server.jsonl"
-    said = log.read_text("utf-8")
-    assert '\\"reward\\":1.0' in said
-    log.write_text(said.replace('\\"reward\\":1.0', '\\"reward\\":0.5', 1), "utf-8")
-    assert episodes_of_journal(played).differences(episodes_of_server(log)) == 2

@@ -76,9 +76,8 @@ def test_a_run_leaves_its_files(  # shows A27
     told = summary(run)
     assert told["env"] == "toy/Env"
     assert (told["steps"], told["rollouts"]) == (2, 16 + 9)
-    assert (told["episodes_before"], told["judged_before"], told["judged_after"]) == (3, 2, 2)
+    assert "2 of 3 judged, 1 in ERROR" in caplog.text
     assert told["success_before"] == told["success_after"] == pytest.approx(0.5)
-    assert told["valid_call_rate"] > 0
     assert told["seconds_total"] > told["seconds_per_step"] > 0
     assert told["seconds_warm_start"] == 1.5
     assert {"python", "torch", "transformers", "trl", "openreward", "orl-trl"} <= told["versions"].keys()

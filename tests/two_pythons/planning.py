@@ -42,16 +42,26 @@ def alone(monkeypatch: pytest.MonkeyPatch, folder: Path, *others: str) -> Path:
 
 def planned(capsys: pytest.CaptureFixture[str], trainer: str, python: str, *argv: str, config: str = WHODUNIT) -> str:
     """Return what a dry run prints. Its exit code tells whether the run would start."""
-    code = main(_words(trainer, python, argv, config))
-    shown, told = capsys.readouterr()
-    assert shown, told
-    assert code == (f"# {WOULD_NOT_START}: " in shown)
-    return shown
+    return shown(capsys, _words(trainer, python, argv, config))
 
 
 def refused(capsys: pytest.CaptureFixture[str], trainer: str, python: str, *argv: str, config: str = WHODUNIT) -> str:
     """The one line with which a dry run ends."""
-    assert main(_words(trainer, python, argv, config)) != 0
+    return ended(capsys, _words(trainer, python, argv, config))
+
+
+def shown(capsys: pytest.CaptureFixture[str], words: Sequence[str]) -> str:
+    """Return what `orl` prints with these `words` of a dry run."""
+    code = main(words)
+    plan, told = capsys.readouterr()
+    assert plan, told
+    assert code == (f"# {WOULD_NOT_START}: " in plan)
+    return plan
+
+
+def ended(capsys: pytest.CaptureFixture[str], words: Sequence[str]) -> str:
+    """Return the one line with which a refused `orl` ends."""
+    assert main(words) != 0
     (line,) = capsys.readouterr().err.splitlines()
     return line
 
@@ -83,9 +93,9 @@ def held_out(folder: Path) -> str:
 
 def leaves_out(capsys: pytest.CaptureFixture[str], trainer: str, python: str, argv: Sequence[str], rival: str) -> None:
     """Check that a plan has `rival`, a default of orl, and lacks it with the trainer's options of `argv`."""
-    shown = planned(capsys, trainer, python, *argv)
-    assert argv[-1] in shown
-    assert rival not in shown
+    plan = planned(capsys, trainer, python, *argv)
+    assert argv[-1] in plan
+    assert rival not in plan
     assert rival in planned(capsys, trainer, python, *argv[: argv.index("--")])
 
 

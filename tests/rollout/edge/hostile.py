@@ -33,10 +33,7 @@ _WIDE = b'["\xf0\x9f\x98\x80' + b"x" * ((1 << 24) - 100) + b'"]'  # four bytes f
 KINDS: dict[str, Callable[[], Iterable[bytes]]] = {
     "endless": lambda: _endless(JSON, MEGABYTE, b'"'),
     "long": _long,
-    "line": lambda: _endless(EVENTS, MEGABYTE, b"event: chunk\ndata: "),
     "events": lambda: _endless(EVENTS, b"event: chunk\ndata: " + b"x" * 4096 + b"\n\n"),
-    "error": lambda: _endless(EVENTS, MEGABYTE, b"event: error\ndata: "),
-    "after": lambda: _endless(EVENTS, MEGABYTE, b"event: task_id\ndata: s\n\nevent: end\ndata: \n\n"),
     "refusal": lambda: itertools.chain([b"HTTP/1.1 400 No\r\n\r\n"], itertools.repeat(MEGABYTE)),
     "values": lambda: _sized(JSON, b"[" + b"{}," * 5_000_000 + b"{}]"),
     "wide": lambda: _sized(JSON, _WIDE),

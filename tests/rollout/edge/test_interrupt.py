@@ -134,14 +134,6 @@ def test_a_stuck_thread_of_a_loop_is_left_behind() -> None:
         free.set()
 
 
-def test_loop_without_signal_returns_result_and_joins_threads() -> None:
-    async def work() -> int:
-        return await asyncio.to_thread(int, "3")
-
-    with interrupt.listening():
-        assert interrupt.run(work()) == 3
-
-
 def test_signals_that_are_close_together_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A shell, `uv run` and the terminal may each pass the same Ctrl-C on."""
     monkeypatch.setattr(interrupt, "SAME_SECONDS", 60.0)  # a busy machine may pass them on late
@@ -200,7 +192,7 @@ with interrupt.listening(), interrupt.notified(lambda: os.write(1, b"told\\n")):
 @pytest.mark.slow
 @pytest.mark.parametrize(("stage", "needed"), [("listening", 1), ("patient", 2), ("held", 3)])
 def test_a_process_that_comes_to_no_check_ends_by_force(stage: str, needed: int) -> None:
-    """The first signal suffices where nothing is to be saved, the second in training, the third while saving."""
+    """The first signal suffices if nothing must be saved, the second in training, the third while saving."""
     started = subprocess.Popen([sys.executable, "-c", FORCED.format(stage=stage)], stdout=subprocess.PIPE, text=True)
     assert started.stdout is not None
     assert started.stdout.readline() == "ready\n"

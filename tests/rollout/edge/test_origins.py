@@ -14,7 +14,7 @@ from orl_core.config import decode_config
 from orl_core.errors import ConfigError, EngineError, SessionError
 from orl_core.messages import ToolCall
 from orl_core.task import Task, row_of
-from orl_rollout.edge.http import HttpClient, UnsafeRequest
+from orl_rollout.edge.http import HttpClient
 from orl_rollout.episodes.sender import post
 from orl_rollout.openreward import OpenRewardClient, pings
 from orl_rollout.openreward.listing import list_tasks, open_listing
@@ -47,12 +47,6 @@ def test_a_name_that_is_no_part_of_a_path_is_refused(name: str, tmp_path: Path) 
         decode_config({"environments": {f"gallery/{name.replace('a/b', '/')}": {}}}, "test")
 
 
-@pytest.mark.parametrize("name", ["echo", "Echo-1.2_x", "..."])
-def test_a_plain_name_is_taken(name: str) -> None:
-    assert Task(env_name="a/b", deployment_name="a/b", environment_name=name).environment_name == name
-    assert decode_config({"environments": {f"a/{name}": {"variant": name}}}, "test").environments
-
-
 @pytest.mark.parametrize("path", ["/task_range", "/tasks"])
 async def test_a_name_from_a_listing_is_checked(path: str, tmp_path: Path) -> None:
     class Lying(Answering):
@@ -79,15 +73,6 @@ async def test_a_task_that_echoes_the_key_is_not_written(
     with envs.serve(envs.Echo, wrap=Echoing) as served, pytest.raises(SessionError, match=r"gallery/Echo.*secret"):
         await prepare(config_of("Echo", served.url, send_api_key=True), tmp_path / "tasks.jsonl")
     assert not (tmp_path / "tasks.jsonl").exists()
-
-
-@pytest.mark.parametrize("count", ["-1", '"3"', "1.5", "null", "true"])
-async def test_a_count_that_is_none_is_refused(count: str, tmp_path: Path) -> None:
-    class Miscounting(Answering):
-        answers = {"/num_tasks": (200, [], b'{"num_tasks": %s}' % count.encode())}
-
-    with envs.serve(envs.Echo, wrap=Miscounting) as served, pytest.raises(SessionError, match="num_tasks"):
-        await prepare(config_of("Echo", served.url), tmp_path / "tasks.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -122,7 +107,6 @@ async def test_a_request_to_another_origin_is_not_sent(target: str) -> None:
         with pytest.raises(error, match="127.0.0.1:1" if target != "x" else "x"):
             async with http.request("GET", target, headers={}):
                 pass
-        assert issubclass(UnsafeRequest, ValueError)
 
 
 @pytest.mark.parametrize("url", ["ftp://h", "h:1", "", "http://h/?a=b", "http://h/#a", "http://"])

@@ -106,18 +106,9 @@ def test_value_split_over_neighbours_is_scrubbed(value: str, data: st.DataObject
     for tree in (
         [{"type": "text", "text": f"so: {value[:at]}"}, {"type": "text", "text": f"{value[at:]} and"}],
         {"turns": [{"said": "a", "results": [value[:at]]}, {"said": "b", "results": [value[at:]]}]},
-        {"messages": [{"text": value[:at]}], "turns": [{"action": {"text": ""}, "results": [{"text": value[at:]}]}]},
     ):
         assert scrubber.find_in(tree)
         assert "[secret]" in str(scrubber.scrub_in(tree))
-
-
-def test_a_value_that_is_split_over_long_texts_is_found():
-    """Of long texts that are not of one kind, only the edges are read together."""
-    scrubber = Scrubber(["a-secret-of-some-length"])
-    tree = {"a": {"text": f"{'long ' * 600}a-secret-of-"}, "b": {"text": f"some-length{' long' * 600}"}}
-    assert scrubber.find_in(tree)
-    assert scrubber.scrub_in(tree)["b"]["text"].startswith("[secret] long")
 
 
 KEY = "-----BEGIN PRIVATE KEY-----\n" + "".join(f"{line:02}{'aB3+/xYz' * 7}9Q{line:04}\n" for line in range(26))
@@ -138,22 +129,13 @@ def test_a_key_of_many_lines_is_found_whole_and_by_its_lines(echo: str):
     assert not any(line in scrubber.scrub(f"the key is {echo}.") for line in KEY.splitlines()[1:4])
 
 
-def test_what_a_cut_leaves_of_an_echo_is_masked_too():
-    value = "abcdefghijklmnopqrstuvwxyz0123456789"
-    cut = {"text": f"all of {value}", "message": f"cut after {value[:20]}", "short": value[:12], "shorter": value[:11]}
-    scrubbed = {"text": "all of [secret]", "message": "cut after [secret]", "short": "[secret]", "shorter": value[:11]}
-    assert Scrubber([value]).scrub_in(cut) == scrubbed
-    del cut["text"]
-    assert Scrubber([value]).scrub_in(cut) == cut
-
-
 def test_numbers_that_spell_a_secret_are_found_and_masked():
     scrubber, number = Scrubber(["4111111111111111"]), 4111111111111111
     for tree in (
         {"default": number},
         [float(number)],
-        [{"card": [-number]}],
         [41111111, 11111111],
+        [{"card": [-number]}],
         {"a": f"n {number}"},
     ):
         assert scrubber.find_in(tree)

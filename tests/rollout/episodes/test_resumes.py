@@ -107,24 +107,10 @@ def test_a_platform_that_is_dead_at_first(tmp_path, monkeypatch, caplog):
     assert collector.events() == expected()
 
 
-@pytest.mark.slow
-def test_a_platform_that_stays_dead_holds_up_no_end(tmp_path, monkeypatch, caplog):
-    monkeypatch.setenv("OPENREWARD_API_KEY", "or-key-0123456789")
-    monkeypatch.setenv("OPENREWARD_API_URL", "http://127.0.0.1:9")
-    write(tmp_path, *TRAJECTORIES)
-    started = time.monotonic()
-    with caplog.at_level(logging.WARNING), Uploader(tmp_path, config_of()) as uploader:
-        pass
-    assert not uploader.finished
-    assert "the next run in this folder, sends the rest" in caplog.text
-    assert time.monotonic() - started < 30
-
-
-@pytest.mark.parametrize("ledger", [b'{"journal-1', b'{"\xff": {}}', b"\0\0\0"])
-def test_broken_ledger_sends_all_again_under_the_same_ids(tmp_path, platform, caplog, ledger):
+def test_broken_ledger_sends_all_again_under_the_same_ids(tmp_path, platform, caplog):
     write(tmp_path, *TRAJECTORIES)
     assert Uploader(tmp_path, config_of()).close(20)
-    (tmp_path / "uploads.json").write_bytes(ledger)
+    (tmp_path / "uploads.json").write_bytes(b'{"\xff": {}}')
     with caplog.at_level(logging.WARNING):
         assert Uploader(tmp_path, config_of()).close(20)
     assert "everything is uploaded again" in caplog.text

@@ -116,13 +116,6 @@ def test_what_is_broken_or_foreign_is_left_out(tmp_path, platform, caplog):
     assert platform.started() == ["r1", "r3"]
 
 
-def test_a_platform_that_hangs_up_after_each_answer(tmp_path, platform):
-    platform.hang_up = True
-    write(tmp_path, *trajectories("r1", "r2"))
-    assert upload(tmp_path).counts.sent == 2
-    assert platform.started() == ["r1", "r2"]
-
-
 @pytest.mark.slow
 async def test_a_slow_platform_slows_no_rollout(tmp_path, platform):
     platform.at_once = 0

@@ -25,11 +25,11 @@ def loading(key: str, name: str) -> Generator[Any]:
     what = f"`{key}`: loading `{attribute}` from module `{module}`"
     with boundary(ConfigError, what):
         try:
-            found = importlib.import_module(module)
+            loaded = importlib.import_module(module)
         except ModuleNotFoundError as missing:
             where = f"no module `{missing.name}` in this folder or in {sys.prefix}"
             raise ConfigError(f"{what}: {where}. Correct the name, or install it there") from missing
-        yield reduce(getattr, attribute.split("."), found)
+        yield reduce(getattr, attribute.split("."), loaded)
 
 
 def find_modules_in(folder: str) -> None:

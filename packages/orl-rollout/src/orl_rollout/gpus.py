@@ -1,4 +1,4 @@
-"""The GPUs of this machine and their memory, asked of the torch that is installed beside orl.
+"""The GPUs of this machine and their memory, from the torch that is installed next to orl.
 
 torch is optional here: without it there are no GPUs to find. It counts only what CUDA_VISIBLE_DEVICES leaves visible.
 """

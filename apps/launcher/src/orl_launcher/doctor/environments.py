@@ -60,14 +60,14 @@ def _check_platform_key(page: Report, config: RunConfig) -> None:
 
 def _check_entry(page: Report, entry: SecretEntry) -> None:
     subject = f"{entry.name} ({entry.holder or 'all environments'})"
-    if entry.given == "":
+    if entry.literal == "":
         page.say(Verdict.OK, f"{subject}: taken away")
     elif not entry.value:
         page.say(Verdict.WARNING, f"{subject}: {unset(entry)}")
     elif len(entry.value) < ENCODED:
         least, form = (SHORTEST, "") if len(entry.value) < SHORTEST else (ENCODED, "encoded ")
         page.say(Verdict.WARNING, f"{subject}: shorter than {least} characters, so {form}echoes of it are not found")
-    elif entry.given:
+    elif entry.literal:
         advice = f"Write null there and set the variable {entry.variables[-1]}"
         page.say(Verdict.WARNING, f"{subject}: its value is in the configuration. {advice}")
     else:

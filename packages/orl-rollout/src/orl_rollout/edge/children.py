@@ -125,8 +125,8 @@ def kill_marked(mark: str) -> None:
     user's processes. A process that got another environment is not found. Any thread may call it.
     """
     ends = time.monotonic() + FORCED_SECONDS
-    while (found := _marked(mark) or _marked(mark)) and time.monotonic() < ends:
-        for pid in found:
+    while (marked := _marked(mark) or _marked(mark)) and time.monotonic() < ends:
+        for pid in marked:
             with suppress(psutil.Error):
                 process = psutil.Process(pid)  # knows when it began: another process of this id is left alone
                 if _has(pid, mark):

@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from math import isfinite
 from typing import Any, Self
 
@@ -23,10 +21,6 @@ ERROR_BYTES = 1 << 16  # of an error's body; the rest of it is not read
 KEPT_BYTES = 1 << 16  # of an answer that cannot be used
 
 
-class UnsafeRequest(ValueError):
-    """The request would leave the client's origin. Nothing was sent."""
-
-
 class UnsafeAnswer(Exception):
     """The answer is too large. It is not read, and asking again would not help.
 
@@ -35,7 +29,7 @@ class UnsafeAnswer(Exception):
 
     def __init__(self, message: str, body: bytes | bytearray = b"") -> None:
         super().__init__(message)
-        self.answer = first_part(body)
+        self.answer = cut(body[: KEPT_BYTES + 1].decode("utf-8", "replace"), KEPT_BYTES)
 
 
 class NotJson(ValueError):
@@ -70,10 +64,10 @@ class HttpClient:
         self.url = url.rstrip("/")
         self._origin = _origin_of(url)
         parsed = URL(url)
-        if parsed.raw_user is not None or parsed.raw_password is not None:
-            raise ValueError(f"the URL of {self._origin} has a login: write only http://HOST:PORT")
-        if parsed.query_string or parsed.fragment:
-            raise ValueError(f"the URL of {self._origin} has a query or a fragment: write only http://HOST:PORT")
+        if "@" in parsed.authority or parsed.query_string or parsed.fragment:
+            raise ValueError(
+                f"the URL of {self._origin} has a login, a query or a fragment: write only http://HOST:PORT"
+            )
         self._http = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=idle),
             timeout=timeout or aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
@@ -99,12 +93,12 @@ class HttpClient:
         """Send one request. `target` is a path below `url`, or a whole URL; `options` are aiohttp's.
 
         Raises:
-            UnsafeRequest: it leads to another origin.
+            ValueError: it leads to another origin.
         """
         below = target.startswith("/")
         url = URL(f"{self.url}{target}" if below else target)
         if not below and _origin_of(target) != self._origin:
-            raise UnsafeRequest(f"a request for {self._origin} leads to {url.scheme}://{url.host}: it is not sent")
+            raise ValueError(f"a request for {self._origin} leads to {url.scheme}://{url.host}: it is not sent")
         return self._http.request(method, url, headers=headers, allow_redirects=False, **options)
 
     def moved(self, response: aiohttp.ClientResponse) -> str:
@@ -153,20 +147,12 @@ def too_large(most: int, body: bytes | bytearray = b"") -> UnsafeAnswer:
     return UnsafeAnswer(f"the answer is larger than {most} bytes", body)
 
 
-def first_part(body: bytes | bytearray) -> str:
-    """Return the text of `body` that is kept of an answer that cannot be used."""
-    return cut(body[: KEPT_BYTES + 1].decode("utf-8", "replace"), KEPT_BYTES)
-
-
 def retry_after(value: str | None) -> float | None:
-    """Return a Retry-After, seconds or a date, as seconds from now; None if it cannot be read."""
+    """Return a Retry-After in seconds; None for a date, or if it cannot be read."""
     try:
         seconds = float(value or "")
     except ValueError:
-        try:
-            seconds = (parsedate_to_datetime(value or "") - datetime.now(UTC)).total_seconds()
-        except (ValueError, TypeError, OverflowError, LookupError):  # no date, or one that does not exist
-            return None
+        return None
     return max(0.0, seconds) if isfinite(seconds) else None
 
 
@@ -190,6 +176,6 @@ def _origin_of(url: str) -> URL:
     """Return the scheme, host and port of `url`."""
     parsed = URL(url)
     if parsed.scheme not in {"http", "https"} or not parsed.host:
-        named = ascii(url.rpartition("@")[2])[:100]  # what stands before could be a password
+        named = ascii(url.rpartition("@")[2])[:100]  # the part before it could be a password
         raise ValueError(f"{named} is no URL of the form http://HOST:PORT")
     return parsed.origin()

@@ -52,7 +52,6 @@ class Listener:
         self.callbacks: list[Callable[[], None]] = []
         self.releases: list[Callable[[], None]] = []
         self.installed = False
-        self._lock = threading.Lock()  # never taken by the signal handler
         self._since = self._latest = 0.0
         self._telling: list[threading.Thread] = []
         self._reader = self._writer = self._wakeup = -1
@@ -66,13 +65,11 @@ class Listener:
     @contextmanager
     def registered(self, callbacks: list[Callable[[], None]], callback: Callable[[], None]) -> Generator[None]:
         """Hold `callback` in `callbacks`, which are those of this listener, while the block runs."""
-        with self._lock:
-            callbacks.append(callback)
+        callbacks.append(callback)
         try:
             yield
         finally:
-            with self._lock:
-                callbacks.remove(callback)
+            callbacks.remove(callback)
 
     @contextmanager
     def needing(self, signals: int) -> Generator[None]:
@@ -146,14 +143,10 @@ class Listener:
         self.count += 1
         self._since = now
         _leave_dead_terminal()
-        with self._lock:
-            callbacks = tuple(self.callbacks)
-        self._telling += started(callbacks)
+        self._telling += started(tuple(self.callbacks))
 
     def _end_by_force(self) -> None:
-        with self._lock:
-            releases = tuple(self.releases)
-        threads = [*self._telling, *started((*releases, _say_forced))]
+        threads = [*self._telling, *started((*self.releases, _say_forced))]
         ends = time.monotonic() + RELEASE_SECONDS
         for thread in threads:
             thread.join(max(0.0, ends - time.monotonic()))

@@ -1,4 +1,4 @@
-"""An episode as a conversation: each message, and where it comes from. Pure.
+"""An episode as a conversation: each message, and its origin. Pure.
 
 Exports, uploads and judges of groups read it. Each of them leaves out what it does not need.
 """

@@ -127,22 +127,22 @@ def _rollout_info(entry: Entry, config: RunConfig) -> dict[str, Any]:
 def _messages(entry: Entry, config: RunConfig) -> Iterator[dict[str, Any]]:
     """Yield the system prompt, the opening as the environment said it, then the model's actions and their answers."""
     opening = entry.trajectory.messages
-    said = text_of(opening[0].content) if opening and opening[0].role == "system" else ""
-    system = _system_prompt(entry.trajectory.tools, said, config.system_prompt_template)
+    instructions = text_of(opening[0].content) if opening and opening[0].role == "system" else ""
+    system = _system_prompt(entry.trajectory.tools, instructions, config.system_prompt_template)
     if opening and system:  # else its session did not open
         yield {"type": "system_message", "content": system}
-    for one in islice(conversation(entry.trajectory), bool(said), None):
+    for one in islice(conversation(entry.trajectory), bool(instructions), None):
         yield from _message(one, entry.trajectory)
 
 
-def _system_prompt(tools: Sequence[ToolSpec], said: str, template: str | None) -> str:
+def _system_prompt(tools: Sequence[ToolSpec], instructions: str, template: str | None) -> str:
     """Return what `said`, the environment's system message, and the tools tell the model.
 
     With a `template` it is the prompt that the model reads. A chat template has its own form for the tools; here they
     are listed after the message, one JSON object a line.
     """
     listed = for_system_prompt(tools)
-    parts = (said, listed) if template is None else (template.format(tools=listed), said)
+    parts = (instructions, listed) if template is None else (template.format(tools=listed), instructions)
     return "\n\n".join(part for part in parts if part)
 
 
@@ -150,8 +150,8 @@ def _message(one: Said, trajectory: Trajectory) -> Iterator[dict[str, Any]]:
     """Yield a message in the platform's form. An agent's copies of actions and results are left out."""
     message, content = one.message, text_of(one.message.content)
     if one.result:
-        told = {"reward": one.result.reward, "metadata": one.result.metadata}
-        yield {"type": "tool_result", "content": content, "callId": f"{one.turn}.{one.place}", **told}
+        facts = {"reward": one.result.reward, "metadata": one.result.metadata}
+        yield {"type": "tool_result", "content": content, "callId": f"{one.turn}.{one.place}", **facts}
     elif one.action or (one.turn is None and message.role == "assistant"):
         text, calls = (one.action.text, one.action.calls) if one.action else (content, message.calls)
         if message.reasoning:

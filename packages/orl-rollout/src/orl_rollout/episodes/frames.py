@@ -1,7 +1,7 @@
 """Records in a file that only grows: each record is a zstd frame, which is found whatever is torn around it.
 
 Plain lines take 2.4 to 2.5 times the disk and have no checksum. In one zstd stream, a torn byte costs everything behind
-it. After a torn frame, reading goes on at the next magic number. A frame that inflates beyond MOST_CONTENT counts as
+it. After a torn frame, reading continues at the next magic number. A frame that inflates beyond MOST_CONTENT counts as
 torn. The module does not know the records.
 """
 
@@ -41,12 +41,12 @@ def read_frames(file: BinaryIO, position: int = 0, *, end: float = math.inf) -> 
     written, and would be taken for torn once the next one is there.
     """
     while 0 <= position < end:
-        found = _frame_at(file, position)
-        if found is None:
+        whole = _frame_at(file, position)
+        if whole is None:
             position = _magic_after(file, position + 1)
         else:
-            yield found
-            position = found.end
+            yield whole
+            position = whole.end
 
 
 def _frame_at(file: BinaryIO, start: int) -> Frame | None:

@@ -3,7 +3,7 @@
 A journal is the files `journal-*.jsonl.zst` of a folder. Each writer has files of its own, named by time and process,
 so that any number of processes share the folder. A record is one line of JSON in a zstd frame, appended by one `write`
 without fsync: it survives the death of the process, SIGKILL included, but not that of the machine. The reader skips
-torn records. An outcome is cleared of secrets where it is made, not here. The module knows nothing of its readers.
+torn records. Secrets are removed when an outcome is made, not here. The module knows nothing of its readers.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from typing import Any, Self
 
@@ -39,7 +40,7 @@ FILE_BYTES = 256 << 20  # a file is followed by the next before it grows beyond
 
 
 class Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One record. `key` is the rollout's, `step` the trainer's where it is known, `time` in seconds since the epoch.
+    """One record. `key` is the rollout's, `step` the trainer's if it is known, `time` in seconds since the epoch.
 
     `replaced` marks an attempt that was lost with its connection. The rollout was played again: it counts nowhere.
     """
@@ -66,10 +67,10 @@ class Journal:
         self._file_bytes = file_bytes
         self._began = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"
         self._files = 0  # names that were tried
-        self._file, self._size = -1, 0
+        self._size = 0
         with boundary(OrlError, f"opening a journal in {folder}"):
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._next_file()
+            self._file = self._next_file()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="orl-journal")
 
     def __enter__(self) -> Self:
@@ -90,9 +91,7 @@ class Journal:
     def close(self) -> None:
         """Write what was handed over, and close the file; nothing rests on it."""
         self._thread.shutdown()
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        self._file.close()
 
     def _record(self, outcome: Outcome, step: int | None, replaced: bool) -> None:
         entry = Entry(
@@ -108,27 +107,25 @@ class Journal:
 
     def _append(self, record: bytes) -> None:
         if self._size and self._size + len(record) > self._file_bytes:
-            self._next_file()
+            self._file.close()
+            self._file, self._size = self._next_file(), 0
         rest = memoryview(record)
         try:
             while rest:
-                rest = rest[os.write(self._file, rest) :]
+                rest = rest[self._file.write(rest) :]
         except OSError:
             with suppress(OSError):
-                os.ftruncate(self._file, self._size)
+                self._file.truncate(self._size)
             raise
         self._size += len(record)
 
-    def _next_file(self) -> None:
+    def _next_file(self) -> FileIO:
         while True:
             path = self.folder / FILES.replace("*", f"{self._began}-{self._files:04}")
             self._files += 1
             with suppress(FileExistsError):
-                file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
-                break
-        if self._file >= 0:
-            os.close(self._file)
-        self._file, self._size = file, 0
+                path.touch(0o600, exist_ok=False)
+                return path.open("ab", buffering=0)
 
 
 def journal_files(path: str | Path) -> list[Path]:
@@ -148,13 +145,13 @@ def read_journal(path: str | Path, *, replaced: bool = False) -> Iterator[Entry]
     for file in journal_files(path):
         position = 0
         with boundary(OrlError, f"reading the journal {file}"), file.open("rb") as records:
-            for found in read_frames(records):
-                _warn_of_gap(file, position, found.start)
-                position = found.end
+            for record in read_frames(records):
+                _warn_of_gap(file, position, record.start)
+                position = record.end
                 try:
-                    entry = decode_entry(found.content)
+                    entry = decode_entry(record.content)
                 except OrlError as fault:
-                    logger.warning("%s: the record at byte %d is skipped: %s", file, found.start, fault)
+                    logger.warning("%s: the record at byte %d is skipped: %s", file, record.start, fault)
                 else:
                     if replaced or not entry.replaced:
                         yield entry

@@ -8,17 +8,14 @@ is sent again under the same ids.
 from __future__ import annotations
 
 import fcntl
-import os
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
 import msgspec
-from orl_core.errors import ConfigError, OrlError, boundary
 
 from orl_rollout.edge.files import replace
 from orl_rollout.episodes.journal import journal_files
-from orl_rollout.logs import logger_of
+from orl_rollout.logs import Sparing, logger_of
 
 logger = logger_of(__name__)
 
@@ -29,42 +26,31 @@ class Ledger:
     def __init__(self, folder: Path) -> None:
         self._path = folder / "uploads.json"
         self._places = _read(self._path)
-        self._writable = True
+        self._warnings = Sparing(logger)
 
     @classmethod
-    def take(cls, folder: Path, held: ExitStack) -> Self | None:
-        """Open the ledger of `folder`, locked until `held` is closed; None while another process holds it.
-
-        Raises:
-            OrlError: it cannot be opened.
-        """
-        with boundary(OrlError, f"opening the ledger of uploads in {folder}"), ExitStack() as failing:
-            lock = os.open(folder / "uploads.lock", os.O_RDWR | os.O_CREAT, 0o644)
-            failing.callback(os.close, lock)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return None
-            ledger = cls(folder)
-            held.push(failing.pop_all())
-            return ledger
+    def take(cls, folder: Path, lock: IO[bytes]) -> Self | None:
+        """Return the ledger of `folder`, locked until `lock` is closed; None while another process holds it."""
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return None
+        return cls(folder)
 
     def offset(self, name: str) -> int:
-        """Return the byte at which sending goes on in the file `name`."""
+        """Return the byte at which sending continues in the file `name`."""
         return self._places.get(name, 0)
 
     def settle(self, name: str, offset: int) -> None:
         """Note that everything in the file `name` before `offset` has been dealt with.
 
-        If that cannot be written, this process goes on, and the next one sends it again.
+        If that cannot be written, this process continues, and the next one sends it again.
         """
         self._places[name] = offset
         try:
             replace(self._path, msgspec.json.encode(self._places))
         except OSError as exc:
-            if self._writable:
-                logger.warning("what has been uploaded cannot be noted in %s: %s", self._path, exc)
-            self._writable = False
+            self._warnings.warn(f"what has been uploaded cannot be noted in {self._path}: {exc}")
 
 
 def unsent(folder: Path) -> bool:
@@ -79,6 +65,6 @@ def _read(path: Path) -> dict[str, int]:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, int])
     except FileNotFoundError:
         return {}
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ConfigError) as exc:
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         logger.warning("%s is not read, so everything is uploaded again: %s", path, exc)
         return {}

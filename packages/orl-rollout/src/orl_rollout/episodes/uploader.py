@@ -1,6 +1,6 @@
 """Uploads of finished rollouts to OpenReward, in the background, on the platform's wire form.
 
-One thread follows the files of a journal and notes in a ledger beside them how far the platform has taken them. A
+One thread follows the files of a journal and notes in a ledger next to them how far the platform has taken them. A
 platform that stays away costs neither entries nor time of a rollout. Every entry is sent at least once, under
 idempotent ids, and exactly once after a stop that had time to finish. Whoever opens the folder next sends the rest. One
 process of a folder sends at a time. An entry that is marked as one with a secret is not uploaded (law L6).
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -131,14 +131,14 @@ class Uploader:
 
     async def _follow(self) -> None:
         """Send what the journal gains until `close` is called, and then the rest."""
-        with ExitStack() as held:
+        with (self._folder / "uploads.lock").open("ab") as lock:
             async with HttpClient(api_url(), idle=IDLE_SECONDS) as http:
                 ledger, last = None, False
                 while not last:
                     last = self._closing.is_set()
                     try:
                         with boundary(OrlError, f"uploading {self._folder}"):
-                            ledger = ledger or Ledger.take(self._folder, held)
+                            ledger = ledger or Ledger.take(self._folder, lock)
                             if ledger is not None:
                                 await self._send_all(ledger, http)
                                 self.finished = last
@@ -165,14 +165,14 @@ class Uploader:
             if size in (ledger.offset(path.name), self._sizes.get(path)):
                 continue
             with path.open("rb") as records:
-                for found in read_frames(records, ledger.offset(path.name), end=size):
-                    await self._send(found, http)
-                    ledger.settle(path.name, found.end)
+                for record in read_frames(records, ledger.offset(path.name), end=size):
+                    await self._send(record, http)
+                    ledger.settle(path.name, record.end)
             self._sizes[path] = size
 
-    async def _send(self, found: Frame, http: HttpClient) -> None:
+    async def _send(self, record: Frame, http: HttpClient) -> None:
         """Send one entry."""
-        events = self._events(found)
+        events = self._events(record)
         for batch in _batches(events):
             status = await post(http, b'{"events":[' + b",".join(batch) + b"]}", self._tell, self._pause)
             if status >= 300:
@@ -183,14 +183,14 @@ class Uploader:
 
     def _tell(self, fault: Exception) -> bool:
         """Log a fault of the platform. Return True: it is asked again."""
-        said = str(fault) if isinstance(fault, Refusal) else f"{type(fault).__name__}: {fault}".removesuffix(": ")
-        self._say_once(f"they wait for the platform: {cut(said, LONGEST)}")
+        text = str(fault) if isinstance(fault, Refusal) else f"{type(fault).__name__}: {fault}".removesuffix(": ")
+        self._say_once(f"they wait for the platform: {cut(text, LONGEST)}")
         return True
 
-    def _events(self, found: Frame) -> list[bytes]:
+    def _events(self, record: Frame) -> list[bytes]:
         """Return the events of an entry, each as JSON; none of one that is not to be sent."""
         try:
-            entry = decode_entry(found.content, ids=False)
+            entry = decode_entry(record.content, ids=False)
             if entry.replaced or entry.trajectory.job.task.env_name not in self._chosen:
                 return []
             if not entry.trajectory.contains_secret:
@@ -209,7 +209,7 @@ class Uploader:
 
 
 def _batches(events: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """Cut `events` into requests; the first event, the rollout's start, stands alone."""
+    """Cut `events` into requests; the first event, the rollout's start, is alone in its own."""
     start = 0
     while start < len(events):
         end, size = start + 1, len(events[start])

@@ -103,11 +103,11 @@ def config_of(model: str) -> dict[str, Any]:
     """Return the config.json of a checkpoint: of the folder `model`, or of a name in the hub's cache."""
     path = Path(model) / "config.json"
     with boundary(ConfigError, f"reading {path}"):
-        found: Any = path if path.is_file() else None
+        file: Any = path if path.is_file() else None
         with suppress(ValueError):  # a path is not a name of the hub
-            found = found or try_to_load_from_cache(model, "config.json")
-        if isinstance(found, str | Path):
-            return msgspec.json.decode(Path(found).read_bytes(), type=dict[str, Any])
+            file = file or try_to_load_from_cache(model, "config.json")
+        if isinstance(file, str | Path):
+            return msgspec.json.decode(Path(file).read_bytes(), type=dict[str, Any])
     get = "" if Path(model).is_absolute() else f", or run `hf download {model} config.json`"
     raise ConfigError(f"{model} is not on this machine. Give --model the folder of a checkpoint{get}")
 

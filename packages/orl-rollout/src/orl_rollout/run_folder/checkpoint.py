@@ -1,4 +1,4 @@
-"""Checkpoints on disk: their format, their step, and the note that orl writes beside the weights.
+"""Checkpoints on disk: their format, their step, and the note that orl writes next to the weights.
 
 Whoever saves or converts writes the note. A folder without it is judged by its layout. The module knows no trainer and
 reads no weights.
@@ -20,7 +20,7 @@ from orl_rollout.run_folder.config_file import read_object
 Format = Literal["hf", "megatron", "fsdp"]
 NOTE = "orl_checkpoint.json"
 RUNS = "runs/"  # begins the path of a run's folder
-# Beside Megatron's and FSDP's checkpoints: the number of the latest, or `release`.
+# Next to Megatron's and FSDP's checkpoints: the number of the latest, or `release`.
 CHECKPOINT_TRACKER = "latest_checkpointed_iteration.txt"
 ITERATION, RELEASE = "iter_", "release"  # folders: of a step, and of weights that no step made
 WORDS: dict[Format, str] = {
@@ -71,9 +71,9 @@ def note_saved(folder: Path, trainer: str, model: str, *, critic: bool = False) 
 
     Nothing is written if it saved none.
     """
-    found, model = _layout_of(folder), lasting_name(model)
-    if found is not None and found.format != "hf":
-        write_note(folder, structs.replace(found, trainer=trainer, model=model, tokenizer=model, critic=critic))
+    layout, model = _layout_of(folder), lasting_name(model)
+    if layout is not None and layout.format != "hf":
+        write_note(folder, structs.replace(layout, trainer=trainer, model=model, tokenizer=model, critic=critic))
 
 
 def checkpoint_in(folder: Path) -> Checkpoint | None:
@@ -85,11 +85,11 @@ def checkpoint_in(folder: Path) -> Checkpoint | None:
     Raises:
         ConfigError: the note cannot be read.
     """
-    noted, found = _read_note(folder), _layout_of(folder)
-    if noted is None or found is None:
-        return noted or found
-    step = noted.step if found.step is None else found.step
-    return structs.replace(noted, format=found.format, step=step)
+    noted, layout = _read_note(folder), _layout_of(folder)
+    if noted is None or layout is None:
+        return noted or layout
+    step = noted.step if layout.step is None else layout.step
+    return structs.replace(noted, format=layout.format, step=step)
 
 
 def trained_number(folder: Path) -> int | None:
@@ -109,7 +109,7 @@ def weights_in(folder: Path) -> Path:
 
 
 def default_output(source: Path, wanted: Format) -> Path:
-    """Return the folder for `source` in another format: beside the folder that its trainer saves to."""
+    """Return the folder for `source` in another format: next to the folder that its trainer saves to."""
     saved = source.parent if (source.parent / CHECKPOINT_TRACKER).is_file() else source
     saved = saved if saved.name.strip(".") else saved.resolve()  # `.` has no name to go by
     return saved.with_name(f"{saved.name}{SUFFIX[wanted]}")

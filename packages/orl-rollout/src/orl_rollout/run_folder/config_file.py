@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from msgspec import structs
-from orl_core.errors import ConfigError
 
 from orl_rollout.edge.files import replace
 
@@ -54,9 +53,9 @@ def named(config: RunConfig, launch: str = "") -> RunConfig:
 
 
 def _date_of(checkpoint: Path) -> date | None:
-    """Return the date of the run that `checkpoint` belongs to; None where it belongs to none."""
+    """Return the date of the run that `checkpoint` belongs to; None if it belongs to no run."""
     for folder in (checkpoint, checkpoint.parent):
-        with suppress(ConfigError, msgspec.ValidationError):
+        with suppress(msgspec.ValidationError):
             tree = read_object(folder / "config.json")
             if "chat_template_date" in tree:
                 return msgspec.convert(tree["chat_template_date"], date | None)

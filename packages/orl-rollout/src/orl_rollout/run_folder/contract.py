@@ -11,7 +11,7 @@ The folder of a run holds, whichever trainer made it:
                       name; `seconds` are those of the whole step, or of its rollouts alone if the trainer is on a
                       cluster, whose "update" holds the numbers of training (`training_metrics.py` names them)
     journal-*.jsonl.zst   every trajectory, with its ids; uploads.json says which of them have been uploaded
-    tokenizer.json    the tokenizer of the ids in the journal, beside it
+    tokenizer.json    the tokenizer of the ids in the journal, next to it
     trainer.log       the output of a trainer that runs in a process of its own
     engine.log        the output of an SGLang that TRL started
     recoveries.jsonl  the restarts of such a trainer after GPU memory ran out, if there were any
@@ -79,7 +79,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Plan of a run or a conversion: `command` has the lines to read or to paste into a shell.
 
     `problems` keep the run from starting on this machine; `notes` are what else its user should know. `memory` is the
-    table of the estimate, `engine` the engine of the rollouts with the reason for it; "" where there is none.
+    table of the estimate, `engine` the engine of the rollouts with the reason for it; "" if there is none.
     """
 
     command: str
@@ -96,7 +96,7 @@ class Trainer(Protocol):
     `trainer`; one that depends on the run is absent. `sections` are the adapter's own sections of `trainer`: a Struct
     for each name. The command line has an option for each of their fields; trainers with the same section share it.
     `conversion_options` are those of `orl convert`: `SECTION.FIELD`. `packages` are what `orl install-into` installs
-    beside the trainer; empty if it runs in orl's own environment.
+    next to the trainer; empty if it runs in orl's own environment.
 
     Importing the object must not import the trainer, torch or another large library.
     """
@@ -132,7 +132,7 @@ class Trainer(Protocol):
         ...
 
     def convert(self, conversion: Conversion) -> None:
-        """Write the checkpoint in the other format, with the trainer's own tool, and the note beside it.
+        """Write the checkpoint in the other format, with the trainer's own tool, and the note next to it.
 
         Raises:
             OrlError: the conversion cannot start or failed; one line says why, and the output is removed.
@@ -161,9 +161,9 @@ class GatewayServer(Protocol):
     """The entry point `orl.gateways`: the gateway alone, for agents with tools of their own."""
 
     async def __call__(
-        self, config: RunConfig, folder: Path, address: GatewayAddress, told: Callable[[str], None]
+        self, config: RunConfig, folder: Path, address: GatewayAddress, listens: Callable[[str], None], /
     ) -> None:
-        """Serve sessions until cancelled, and journal them in `folder`. `told` gets the URL when it listens.
+        """Serve sessions until cancelled, and journal them in `folder`. `listens` gets the URL when it does.
 
         `config` holds one environment, whose limits are those of a session.
 

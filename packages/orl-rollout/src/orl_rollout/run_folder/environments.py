@@ -53,8 +53,10 @@ def refuse_other_build(name: str, config: RunConfig, stated: ServerVersion | Non
     """
     wanted, build = config.environments[name].version, (stated and stated.build_sha) or ""
     if wanted and not build.startswith(wanted):
-        told = f"the build {build}" if build else "no build (OPENREWARD_BUILD_SHA)"
-        raise ConfigError(f"{name}: `version` is {wanted}, but its server states {told}. Serve that one, or correct it")
+        statement = f"the build {build}" if build else "no build (OPENREWARD_BUILD_SHA)"
+        raise ConfigError(
+            f"{name}: `version` is {wanted}, but its server states {statement}. Serve that one, or correct it"
+        )
 
 
 async def _version(client: OpenRewardClient, name: str) -> ServerVersion | None:

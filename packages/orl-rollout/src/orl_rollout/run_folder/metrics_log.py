@@ -83,8 +83,8 @@ def append(path: Path, kind: Kind, step: int, metrics: Mapping[str, float], *, s
 def read(path: Path) -> list[MetricsRow]:
     """Return the lines of the file at `path`; none if there is no file. Torn lines are left out.
 
-    A trainer that goes on from a checkpoint makes some steps again: then the last line of a step counts. The numbers
-    of an update stand in the row of its batch.
+    A trainer that continues a checkpoint makes some steps again: then the last line of a step counts. The numbers of an
+    update are in the row of its batch.
     """
     rows = [row for row in map(parse_row, read_lines(path)) if row is not None] if path.is_file() else []
     return joined(rows)
@@ -120,8 +120,8 @@ def parse_row(line: bytes) -> MetricsRow | None:
 def overall(metrics: Mapping[str, float], name: str) -> float | None:
     """Return a metric over all environments: `all/<name>`, else that of the only environment, else plain `<name>`."""
     of_environments = (value for key, value in metrics.items() if key.split("/", 2)[2:] == [name])
-    found = metrics.get(f"all/{name}")
-    return next(of_environments, metrics.get(name)) if found is None else found
+    value = metrics.get(f"all/{name}")
+    return next(of_environments, metrics.get(name)) if value is None else value
 
 
 def names_in(metrics: Mapping[str, float]) -> tuple[str, ...]:

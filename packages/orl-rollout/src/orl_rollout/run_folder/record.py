@@ -55,14 +55,13 @@ class Record(Struct, frozen=True, kw_only=True):
     @property
     def baseline(self) -> float | None:
         """Return the success rate of random guessing within the remaining range, if it is known."""
-        value = self.summary.get("random_consistent_baseline")
-        return float(value) if isinstance(value, int | float) else None
+        return self.summary.get("random_consistent_baseline")
 
     @property
     def steps(self) -> range:
-        """Return the steps of training that this run made; one that went on from a checkpoint begins above 1."""
-        made = [point.step for point in self.points if point.kind == "train"]
-        return range(min(made), max(made) + 1) if made else range(1, 1)
+        """Return the steps of training that this run made; a run that continues a checkpoint begins above 1."""
+        steps = [point.step for point in self.points if point.kind == "train"]
+        return range(min(steps), max(steps) + 1) if steps else range(1, 1)
 
     def of_kind(self, kind: Kind) -> tuple[MetricsRow, ...]:
         """Return the points of one kind, in the order of their steps."""
@@ -81,8 +80,8 @@ class Record(Struct, frozen=True, kw_only=True):
             (point.step, point.metrics.get(f"{of}/{name}") if of else point.overall(name))
             for point in self.of_kind(kind)
         ]
-        found = [(step, value) for step, value in points if value is not None]
-        return tuple(step for step, _ in found), tuple(value for _, value in found)
+        known = [(step, value) for step, value in points if value is not None]
+        return tuple(step for step, _ in known), tuple(value for _, value in known)
 
     @property
     def judged_on(self) -> Kind:
@@ -92,7 +91,7 @@ class Record(Struct, frozen=True, kw_only=True):
     def change(self, name: str) -> tuple[float, float] | None:
         """Return a metric before and after: first and last evaluation, else means over the ends of training.
 
-        The ends share no step. None where there are no two values.
+        The ends share no step. None if there are no two values.
         """
         before, after = self._ends(name)
         values = [[point.overall(name) or 0.0 for point in points] for points in (before, after)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,7 @@ FILE = "recoveries.jsonl"
 class Recovery(Struct, frozen=True, kw_only=True):
     """One restart, the `attempt`-th of the run, with `option` at `after` instead of `before`.
 
-    `checkpoint` is the number of the checkpoint from which it goes on; None if there is none and it begins again.
+    `checkpoint` is the number of the checkpoint that it continues; None if there is none and it begins again.
     `error` is how the attempt before it ended, `seconds` how long the run had lasted then.
     """
 
@@ -45,13 +46,9 @@ def append(folder: Path, recovery: Recovery) -> None:
 
 def read(folder: Path) -> tuple[Recovery, ...]:
     """Return the restarts of the run in `folder`. Torn lines are left out."""
+    recoveries: list[Recovery] = []
     path = folder / FILE
-    found = (_parse(line) for line in read_lines(path)) if path.is_file() else ()
-    return tuple(one for one in found if one is not None)
-
-
-def _parse(line: bytes) -> Recovery | None:
-    try:
-        return msgspec.json.decode(line, type=Recovery)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
+    for line in read_lines(path) if path.is_file() else ():
+        with suppress(msgspec.DecodeError, UnicodeDecodeError):
+            recoveries.append(msgspec.json.decode(line, type=Recovery))
+    return tuple(recoveries)

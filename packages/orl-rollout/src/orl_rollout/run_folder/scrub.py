@@ -1,7 +1,7 @@
 """Copies stdin to stdout without the values of the variables that it is given by name (law L6).
 
 Run as a program, between a process that may print its environment and that process's log. A process of its own, so that
-the log goes on when the one that started both is killed. It reads to the end of its input and knows nothing else.
+the log continues when the one that started both is killed. It reads to the end of its input and knows nothing else.
 """
 
 from __future__ import annotations

@@ -27,10 +27,10 @@ BROKE_OFF = "it broke off; the traceback says where"  # the error of a run that 
 class Summary(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The figures of a run. None is a figure that is not known, UNSET one that this run does not have.
 
-    `before` and `after` are the first and the last evaluation of held-out tasks; success is a share of the `judged`
-    episodes. `no_signal` says that the last steps had nothing to learn from, and why. `random_consistent_baseline` is
-    the success rate of random guessing within the remaining range. `resumed_from` is the checkpoint that the run
-    continues, after `resumed_step` steps.
+    `before` and `after` are the first and the last evaluation of held-out tasks; success is a share of the episodes
+    that were judged. `no_signal` says that the last steps had nothing to learn from, and why.
+    `random_consistent_baseline` is the success rate of random guessing within the remaining range. `resumed_from` is
+    the checkpoint that the run continues, after `resumed_step` steps.
     """
 
     env: str
@@ -39,11 +39,6 @@ class Summary(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     steps: int
     success_before: float | UnsetType | None = UNSET
     success_after: float | UnsetType | None = UNSET
-    episodes_before: float | UnsetType | None = UNSET
-    episodes_after: float | UnsetType | None = UNSET
-    judged_before: float | UnsetType | None = UNSET
-    judged_after: float | UnsetType | None = UNSET
-    valid_call_rate: float | UnsetType | None = UNSET
     seconds_per_step: float | UnsetType | None = UNSET
     rollout_seconds_per_step: float | UnsetType | None = UNSET  # where only the rollouts of a step are timed
     rollouts: int | UnsetType = UNSET
@@ -73,11 +68,6 @@ class Summary(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             steps=max((row.step for row in train), default=0),
             success_before=first and first.overall("success"),
             success_after=last and last.overall("success"),
-            episodes_before=first and first.overall("rollouts"),
-            episodes_after=last and last.overall("rollouts"),
-            judged_before=first and first.overall("judged"),
-            judged_after=last and last.overall("judged"),
-            valid_call_rate=mean(row.overall("valid_calls") for row in train),
             seconds_per_step=mean(row.seconds for row in train),
             rollouts=int(sum(row.overall("rollouts") or 0 for row in rows)),
             seed=config.trainer.seed,
@@ -127,8 +117,8 @@ class SummaryFile:
 
 def note_end(config: RunConfig, folder: Path, error: str) -> None:
     """Write that rollouts without training came to their end; `error` is empty unless all of them failed."""
-    made = Summary.of(config, read(folder / "metrics.jsonl"))
-    replace(folder / "summary.json", structs.replace(made, error=error or UNSET).encode())
+    summary = Summary.of(config, read(folder / "metrics.jsonl"))
+    replace(folder / "summary.json", structs.replace(summary, error=error or UNSET).encode())
 
 
 def note_interruption(config: RunConfig, folder: Path) -> None:

@@ -25,7 +25,7 @@ class Tracking(Struct, frozen=True, kw_only=True):
     """Reporting of a run: `mode` is None if it is not. `asked` tells whether its user asked; `note` is for them."""
 
     mode: Literal["online", "offline"] | None = None
-    asked: bool = False
+    requested: bool = False
     note: str = ""
 
 
@@ -36,7 +36,7 @@ def tracking_of(config: TrainerConfig) -> Tracking:
         ConfigError: `wandb_mode: online`, and there is no key.
     """
     named = bool(config.wandb_project or config.wandb_run)
-    asked = named or config.wandb_mode in ("online", "offline")
+    requested = named or config.wandb_mode in ("online", "offline")
     mode = config.wandb_mode or os.environ.get("WANDB_MODE", "")
     has_key = bool(os.environ.get(WANDB_KEY)) or _is_logged_in()
     if mode == "disabled":
@@ -44,14 +44,12 @@ def tracking_of(config: TrainerConfig) -> Tracking:
         return Tracking(note=f"{source} is disabled: nothing is reported to Weights & Biases" if named else "")
     if config.wandb_mode == "online" and not has_key:
         raise ConfigError(f"wandb_mode online needs a key: set {WANDB_KEY}, run `wandb login`, or give offline")
-    if not asked and not has_key:
+    if not requested and not has_key:
         return Tracking()
-    if mode == "offline":
-        return Tracking(mode="offline", asked=asked)
-    if has_key:
-        return Tracking(mode="online", asked=asked)
+    if has_key or mode == "offline":
+        return Tracking(mode="offline" if mode == "offline" else "online", requested=requested)
     note = f"there is no key of Weights & Biases ({WANDB_KEY}, or `wandb login`): the run is recorded offline, in its "
-    return Tracking(mode="offline", asked=asked, note=f"{note}folder; `wandb sync` uploads it")
+    return Tracking(mode="offline", requested=requested, note=f"{note}folder; `wandb sync` uploads it")
 
 
 def _is_logged_in() -> bool:

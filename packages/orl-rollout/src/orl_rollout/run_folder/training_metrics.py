@@ -1,7 +1,7 @@
 """Names of the numbers that every trainer logs about its updates, the same for all trainers in metrics.jsonl.
 
 An adapter says under which names its trainer logs them. A number that a trainer does not log is missing. The trainer's
-own names stay beside ours.
+own names stay too.
 """
 
 from __future__ import annotations

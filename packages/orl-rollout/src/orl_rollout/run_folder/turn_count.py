@@ -12,7 +12,7 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -31,11 +31,6 @@ class Turns(Struct, frozen=True, kw_only=True):
     answered: int = 0
     open: int = 0
     oldest: tuple[str, ...] = ()
-
-    def plus(self, other: Self) -> Turns:
-        """Return the turns of both."""
-        names = (*self.oldest, *other.oldest)[:SHOWN]
-        return Turns(answered=self.answered + other.answered, open=self.open + other.open, oldest=names)
 
 
 class TurnCount:
@@ -94,8 +89,9 @@ def clear(folder: Path) -> None:
 
 def read(folder: Path) -> Turns:
     """Return the turns of all processes. A file that is being written is left out."""
-    found = Turns()
+    files: list[Turns] = []
     for path in sorted(folder.glob(FILES)):
         with suppress(OSError, msgspec.MsgspecError):
-            found = found.plus(msgspec.json.decode(path.read_bytes(), type=Turns))
-    return found
+            files.append(msgspec.json.decode(path.read_bytes(), type=Turns))
+    oldest = tuple(name for turns in files for name in turns.oldest)[:SHOWN]
+    return Turns(answered=sum(one.answered for one in files), open=sum(one.open for one in files), oldest=oldest)

@@ -22,6 +22,7 @@ from orl_rollout.logs import logger_of
 
 logger = logger_of("orl")
 
+READ = "tokenizer.json, tiktoken.model and tekken.json"
 _NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
 _TEKKEN_NAMES = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
 
@@ -35,7 +36,7 @@ def load_pretrained(path_or_name: str | Path) -> PreTrainedTokenizerFast:
     name = str(path_or_name)
     with boundary(RenderError, f"loading the tokenizer of `{name}`"):
         if _file(name, "tokenizer.json"):
-            return _from_json(name)
+            return _load("PreTrainedTokenizerFast", name)  # many classes rebuild their tokenizer from parts of the file
         config = read_object(name, "tokenizer_config.json")
         template = _chat_template(name) or config.get("chat_template")
         if ranks := _file(name, "tiktoken.model"):
@@ -45,43 +46,15 @@ def load_pretrained(path_or_name: str | Path) -> PreTrainedTokenizerFast:
             return _fast(name, backend, names, template, sorted_tools=_sorts_tools(name, code))
         if ranks := _file(name, "tekken.json"):
             return _fast(name, read_tekken(ranks), _TEKKEN_NAMES, template or _written_template(ranks))
-        try:
-            return _auto(name)
-        except RenderError as error:
-            raise RenderError(f"{error}{_help(name)}") from error
+        with boundary(RenderError, f"loading the tokenizer of `{name}`, whose folder lacks each file of {READ}"):
+            return _load("AutoTokenizer", name)
 
 
-def _from_json(name: str) -> PreTrainedTokenizerFast:
-    """Load the `tokenizer.json` of a checkpoint as it is.
-
-    The class that the checkpoint names is not asked: many rebuild their tokenizer from parts of the file.
-    """
+def _load(kind: str, name: str) -> PreTrainedTokenizerFast:
+    """Load with a class of transformers."""
     import transformers
 
-    fast: Any = transformers.PreTrainedTokenizerFast
-    return fast.from_pretrained(name, trust_remote_code=False)
-
-
-def _auto(name: str) -> Any:
-    """Load by transformers' own choice of a class."""
-    import transformers
-
-    auto: Any = transformers.AutoTokenizer
-    with boundary(RenderError, f"loading the tokenizer of `{name}`"):
-        return auto.from_pretrained(name, trust_remote_code=False)
-
-
-def _help(name: str) -> str:
-    """Return advice for a folder whose tokenizer cannot be loaded."""
-    if not Path(name).is_dir():
-        return ""
-    there = [file.name for file in sorted(Path(name).iterdir()) if "token" in file.name or file.suffix == ".model"]
-    if not there:
-        return f" ({name} holds no tokenizer: copy tokenizer.json and tokenizer_config.json of the model there)"
-    return (
-        f" ({name} holds {', '.join(there)}; orl reads tokenizer.json, tiktoken.model and tekken.json: convert the "
-        "tokenizer with `AutoTokenizer.from_pretrained(...).save_pretrained(...)` where its own library is installed)"
-    )
+    return getattr(transformers, kind).from_pretrained(name, trust_remote_code=False)
 
 
 def _file(name: str, file: str) -> Path | None:
@@ -91,14 +64,14 @@ def _file(name: str, file: str) -> Path | None:
     cached: Any = hub
     if Path(name).is_dir():
         return Path(name) / file if (Path(name) / file).is_file() else None
-    found: str | None = cached.cached_file(
+    path: str | None = cached.cached_file(
         name,
         file,
         _raise_exceptions_for_gated_repo=False,
         _raise_exceptions_for_missing_entries=False,
         _raise_exceptions_for_connection_errors=False,
     )
-    return Path(found) if found else None
+    return Path(path) if path else None
 
 
 def read_object(name: str, file: str) -> dict[str, Any]:
@@ -166,7 +139,7 @@ def _written_template(ranks: Path) -> str | None:
 
 
 def _chat_template(name: str) -> str | None:
-    """Return the template that stands in a file of its own."""
+    """Return the template in a file of its own."""
     if file := _file(name, "chat_template.jinja"):
         return file.read_text(encoding="utf-8")
     if file := _file(name, "chat_template.json"):

@@ -39,10 +39,6 @@ def read_tiktoken(file: Path, code: Path | None, added: Mapping[str, Any]) -> To
     with boundary(RenderError, f"reading {file}"):
         ranks = _tiktoken_ranks(file)
         named = {int(token_id): token for token_id, token in added.items()}
-        if min(named, default=len(ranks)) < len(ranks):
-            raise ValueError(
-                f"`added_tokens_decoder` names the id {min(named)}: added tokens come behind the {len(ranks)} ranks"
-            )
         tokens: list[tuple[str, bool]] = []
         for token_id in range(len(ranks), max(named, default=len(ranks) - 1) + 1):
             token = named.get(token_id, {"content": f"<|reserved_token_{token_id}|>", "special": True})
@@ -51,7 +47,7 @@ def read_tiktoken(file: Path, code: Path | None, added: Mapping[str, Any]) -> To
 
 
 def read_tekken(file: Path) -> Tokenizer:
-    """Return the tokenizer of a `tekken.json`. Its special tokens come first, then the ranks.
+    """Return the tokenizer of a `tekken.json` that lists its special tokens. They come first, then the ranks.
 
     Raises:
         RenderError: a file that cannot be read so.
@@ -59,34 +55,13 @@ def read_tekken(file: Path) -> Tokenizer:
     with boundary(RenderError, f"reading {file}"):
         tree: dict[str, Any] = json.loads(file.read_bytes())
         config = tree["config"]
-        named = _special_tokens(tree)
+        named = [entry["token_str"] for entry in sorted(tree["special_tokens"], key=lambda entry: entry["rank"])]
         number: int = config.get("default_num_special_tokens") or len(named)
-        if number < len(named):
-            raise ValueError(f"`default_num_special_tokens` is {number}, but {len(named)} special tokens are listed")
         fillers = [_FILLER.format(id=token_id) for token_id in range(len(named), number)]
         size: int = config.get("default_vocab_size") or len(tree["vocab"]) + number
-        if wrong := [index for index, entry in enumerate(tree["vocab"]) if entry["rank"] != index]:
-            raise ValueError(f"entry {wrong[0]} of `vocab` states the rank {tree['vocab'][wrong[0]]['rank']}")
-        listed = [base64.b64decode(entry["token_bytes"], validate=True) for entry in tree["vocab"][: size - number]]
-        ranks = {token: rank for rank, token in enumerate(listed)}
+        listed = tree["vocab"][: size - number]
+        ranks = {base64.b64decode(entry["token_bytes"], validate=True): entry["rank"] for entry in listed}
         return _tokenizer(ranks, number, config["pattern"], [(text, True) for text in (*named, *fillers)])
-
-
-def _special_tokens(tree: dict[str, Any]) -> list[str]:
-    """Return the special tokens in the order of their ids. Old files leave the list to Mistral's library."""
-    entries = tree.get("special_tokens")
-    if entries is None:
-        try:
-            from mistral_common.tokens.tokenizers.tekken import Tekkenizer
-        except ImportError:
-            raise ValueError(
-                "an old file, without a list of its special tokens: uv pip install mistral-common"
-            ) from None
-        entries = Tekkenizer.DEPRECATED_SPECIAL_TOKENS
-    entries = sorted(entries, key=lambda entry: entry["rank"])
-    if [entry["rank"] for entry in entries] != list(range(len(entries))):
-        raise ValueError("the ranks of its special tokens have gaps")
-    return [str(getattr(entry["token_str"], "value", entry["token_str"])) for entry in entries]
 
 
 def _tiktoken_ranks(file: Path) -> dict[bytes, int]:
@@ -118,15 +93,9 @@ def _tokenizer(ranks: Mapping[bytes, int], offset: int, pattern: str, added: Seq
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-    if missing := [byte for byte in range(256) if bytes([byte]) not in ranks]:
-        raise ValueError(f"byte {missing[0]:#04x} is no token of its own, so that not every text could be encoded")
-    if sorted(ranks.values()) != list(range(len(ranks))):
-        raise ValueError("its ranks have gaps, or a token or a rank is listed twice")
     letters = bytes_to_unicode()
     spelled = {token: "".join([letters[byte] for byte in token]) for token in ranks}
     vocabulary = {spelled[token]: rank + offset for token, rank in ranks.items()}
-    if len({text for text, _ in added} - vocabulary.keys()) != len(added):
-        raise ValueError("an added token stands twice, or is spelled like a token of the ranks")
     if offset:  # otherwise they get the ids that follow
         vocabulary |= {text: index for index, (text, _) in enumerate(added)}
     merges = [

@@ -9,7 +9,7 @@ of a run share one template, one reasoning switch, one date.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 from orl_core.errors import RenderError, boundary
 
@@ -24,6 +24,15 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
     from orl_rollout.tokenizer.chat_template import Thinking
+
+
+class TemplateSettings(TypedDict, total=False):
+    """The settings of a chat template: see HFTokenizer."""
+
+    thinking: Thinking
+    chat_template: str | None
+    chat_template_kwargs: Mapping[str, Any] | None
+    clock: datetime | None
 
 
 class HFTokenizer:
@@ -139,14 +148,7 @@ class HFTokenizer:
         return self.chat_template.render(messages, tools=tools, add_generation_prompt=add_generation_prompt)
 
 
-def load_tokenizer(
-    path_or_name: str | Path,
-    *,
-    thinking: Thinking = None,
-    chat_template: str | None = None,
-    chat_template_kwargs: Mapping[str, Any] | None = None,
-    clock: datetime | None = None,
-) -> HFTokenizer:
+def load_tokenizer(path_or_name: str | Path, **settings: Unpack[TemplateSettings]) -> HFTokenizer:
     """Load the tokenizer of a checkpoint: a folder, or a name on the model hub. See `HFTokenizer` for the settings.
 
     Raises:
@@ -154,14 +156,7 @@ def load_tokenizer(
         ConfigError: a variable that the template does not read.
     """
     with boundary(RenderError, f"loading the tokenizer of `{path_or_name}`"):
-        return HFTokenizer(
-            load_pretrained(path_or_name),
-            thinking=thinking,
-            stop_ids=_generation_stop_ids(str(path_or_name)),
-            chat_template=chat_template,
-            chat_template_kwargs=chat_template_kwargs,
-            clock=clock,
-        )
+        return HFTokenizer(load_pretrained(path_or_name), stop_ids=_generation_stop_ids(str(path_or_name)), **settings)
 
 
 def _generation_stop_ids(path_or_name: str) -> tuple[int, ...]:

@@ -30,7 +30,7 @@ def tracked_by(config: TrainerConfig) -> Tracking:
     tracked = tracking_of(config)
     if tracked.mode is None or find_spec("wandb") is not None:
         return tracked
-    if tracked.asked:
+    if tracked.requested:
         raise ConfigError(f"Weights & Biases is asked for, and {_install('wandb')}")
     return structs.replace(
         tracked, mode=None, note=f"Weights & Biases is not used, although you have a key: {_install('wandb')}"

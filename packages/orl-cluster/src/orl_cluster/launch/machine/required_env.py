@@ -57,7 +57,7 @@ def needs_of(config: RunConfig, package: str, *, tracked: bool, settings: Mappin
     scoped = _scoped(config)
     secrets: dict[tuple[str, ...], bool] = {}
     for entry in _entries(config):
-        own = entry.name in scoped and entry.given is not None
+        own = entry.name in scoped and entry.literal is not None
         secrets.setdefault((entry.own_variable,) if own else entry.variables, bool(entry.value))
     keys = [PLATFORM] if any(each.base_url is None or each.send_api_key for each in environments) else []
     keys += [WANDB_KEY] if tracked else []
@@ -80,10 +80,10 @@ def secrets_in_config(config: RunConfig) -> dict[str, str]:
     by_name: dict[str, str] = {}
     scoped = _scoped(config)
     for entry in _entries(config):
-        if entry.given is None:
+        if entry.literal is None:
             continue
         variable = entry.own_variable if entry.name in scoped else entry.name
-        if by_name.setdefault(variable, entry.given) != entry.given:
+        if by_name.setdefault(variable, entry.literal) != entry.literal:
             raise ConfigError(
                 f"the secret `{entry.name}` has several values under the variable {variable}: rename one of the secrets"
             )
@@ -99,5 +99,5 @@ def _scoped(config: RunConfig) -> set[str]:
     """Return the secrets whose values, or the variable in place of one, differ between environments."""
     by_name: dict[str, set[str | None]] = {}
     for entry in _entries(config):
-        by_name.setdefault(entry.name, set()).add(entry.given)
+        by_name.setdefault(entry.name, set()).add(entry.literal)
     return {name for name, values in by_name.items() if len(values) > 1}
