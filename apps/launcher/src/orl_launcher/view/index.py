@@ -30,9 +30,7 @@ VERSION = 3  # of the tables
 BATCH = 5000  # records of one transaction
 PAGE = 50  # episodes
 GROUP = 32  # episodes of a group, or attempts at a task, that are shown
-PERIOD = 2.0  # seconds between two looks at a journal
-FIRST_SECONDS = 0.5  # that the first page of a journal waits for its index
-IDLE = 60.0  # seconds after the last page of a run, from which its journal is left alone
+SECONDS = 1.0  # that a page waits for what its journal has gained
 
 FIELDS = EpisodeRow.__struct_fields__
 COLUMNS = ", ".join((*FIELDS, "environment", "file", "start"))
@@ -90,8 +88,6 @@ class Index:
 
     def __init__(self, journal: Path, cache: Path) -> None:
         self.journal = journal.resolve()
-        self.asked = 0.0  # when somebody looked at it last
-        self.whole = threading.Event()  # the whole journal was read once
         digest = hashlib.blake2b(os.fsencode(self.journal), digest_size=12).hexdigest()
         self._path = cache / f"{digest}.sqlite3"
         with boundary(OrlError, f"making the index {self._path}"):
@@ -262,55 +258,24 @@ def _row_in(frame: Frame, file: int) -> tuple[Any, ...] | None:
 
 
 class Indexes:
-    """The indexes of the journals that somebody looks at, in the folder `cache`. A thread keeps them up to date."""
+    """The indexes of the journals that pages show, in the folder `cache`."""
 
     def __init__(self, cache: Path) -> None:
         self._cache = cache
         self._indexes: dict[Path, Index] = {}
         self._lock = threading.Lock()
-        self._wake = threading.Event()
-        self._ended = False
-        self._thread = threading.Thread(target=self._follow, name="orl-view-index", daemon=True)
-
-    def start(self) -> None:
-        """Begin to follow journals."""
-        self._thread.start()
-
-    def end(self) -> None:
-        """Stop the thread after its batch."""
-        self._ended = True
-        self._wake.set()
-        self._thread.join()
 
     def of(self, journal: Path) -> Index:
-        """Return the index of a journal, which is followed from now on. A large one may not hold everything yet.
+        """Return the index of a journal, read for at most SECONDS. A large one may not hold everything yet.
 
         Raises:
             OrlError: the cache cannot be written.
         """
         with self._lock:
-            if journal not in self._indexes:
-                self._indexes[journal] = Index(journal, self._cache)
-            index = self._indexes[journal]
-            index.asked = time.monotonic()
-        self._wake.set()
-        index.whole.wait(FIRST_SECONDS)
-        return index
-
-    def _follow(self) -> None:
-        while not self._ended:
-            self._wake.clear()
-            with self._lock:
-                followed = [one for one in self._indexes.values() if time.monotonic() - one.asked < IDLE]
-            for index in followed:
-                self._refresh(index)
-            self._wake.wait(PERIOD if followed else None)
-
-    def _refresh(self, index: Index) -> None:
+            index = self._indexes.get(journal) or self._indexes.setdefault(journal, Index(journal, self._cache))
+        until = time.monotonic() + SECONDS
         try:
-            for _ in index.refresh():
-                if self._ended:
-                    return
+            next((None for _ in index.refresh() if time.monotonic() >= until), None)
         except OrlError as fault:
             logger.warning("%s", fault)
-        index.whole.set()
+        return index

@@ -39,12 +39,11 @@ class Viewer:
 
     def __init__(self, root: Path, cache: Path, token: str | None = None) -> None:
         self.token = token or secrets.token_urlsafe(24)
-        self._indexes = Indexes(cache)
         self._catalog = Catalog(root)
-        self._pages = Pages(self._catalog, self._indexes, Address(f"/{self.token}/"))
+        self._pages = Pages(self._catalog, Indexes(cache), Address(f"/{self.token}/"))
 
     def app(self) -> web.Application:
-        """Return the application. It follows journals while it runs."""
+        """Return the application."""
         made = web.Application(middlewares=[self._guard])
         get = made.router.add_get
         get("/{token}/", self._answer(lambda _: self._pages.runs()))
@@ -54,8 +53,6 @@ class Viewer:
         for view in ("episode", "group", "task"):
             get(f"/{{token}}/run/{{run}}/{view}/{{number:[0-9]{{1,12}}}}", self._answer(self._one(view)))
         get("/{token}/{asset:[a-z]+[.][a-z]+}", self._asset)
-        made.on_startup.append(self._start)
-        made.on_cleanup.append(self._end)
         return made
 
     def check(self) -> None:
@@ -65,12 +62,6 @@ class Viewer:
             ConfigError: it does not.
         """
         self._catalog.runs()
-
-    async def _start(self, _: web.Application) -> None:
-        self._indexes.start()
-
-    async def _end(self, _: web.Application) -> None:
-        await asyncio.to_thread(self._indexes.end)
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
