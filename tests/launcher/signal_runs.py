@@ -36,7 +36,6 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOADED = (
     "torch",
     "datasets",
-    "matplotlib.pyplot",
     "openreward",
     "rich.progress",
     "orl_trl.training.training_run",
