@@ -38,9 +38,9 @@ async def test_rollouts_leave_numbers_alone() -> None:
     plan = RolloutPlan(config=config, given=config, tasks=(task,), samples=ROLLOUTS, concurrency=2, folder=Path())
     runtime: Any = Player()
     engine: Any = None
-    told: list[float | None] = []
-    played = await play_all(plan, runtime, engine, told.append)
-    assert len(told) == ROLLOUTS
+    shown: list[tuple[int, int, str]] = []
+    played = await play_all(plan, runtime, engine, lambda *words: shown.append(words))
+    assert shown[-1][:2] == (ROLLOUTS, ROLLOUTS)
     assert len(played) == ROLLOUTS
     assert all(isinstance(one, Played) and one.stats.action_tokens == IDS for one in played)
     assert len(msgspec.json.encode(played)) < 1_000 * ROLLOUTS

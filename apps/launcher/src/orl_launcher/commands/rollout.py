@@ -30,6 +30,7 @@ from orl_launcher.playground import playground, warm_model
 from orl_launcher.reports import RolloutReport, add_json, for_people, print_json
 from orl_launcher.trainers import new_run
 from orl_launcher.view.tables import agents_table, metrics_table, pass_at_k_table
+from orl_launcher.view.wording import percent
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
@@ -186,37 +187,46 @@ async def play(plan: RolloutPlan, engine: Engine) -> list[Played]:
     from orl_rollout.run_folder.config_file import write_config
     from orl_rollout.runtime.stack import open_runtime
 
-    from orl_launcher.view.progress import rollouts_counted
+    from orl_launcher.view.progress import counting
 
-    console = cli.console()
     async with open_runtime(plan.config, str(plan.config.trainer.model), plan.folder, plan.samples) as runtime:
         write_config(plan.folder, plan.given)
-        with rollouts_counted(len(plan.tasks) * plan.samples, console) as told:
-            return await play_all(plan, runtime, engine, told)
+        with counting(cli.console()) as show:
+            return await play_all(plan, runtime, engine, show)
 
 
 async def play_all(
-    plan: RolloutPlan, runtime: Runtime, engine: Engine, told: Callable[[float | None], None]
+    plan: RolloutPlan, runtime: Runtime, engine: Engine, show: Callable[[int, int, str], None]
 ) -> list[Played]:
-    """Play the plan with `runtime`, as `play` does. `told` takes the success of each rollout, None for an error."""
+    """Play the plan with `runtime`, as `play` does. `show` takes how many rollouts of how many ended, in words, too."""
     from orl_rollout.loop.sampling import sampling_seed
     from orl_rollout.runtime.runtime import RolloutRequest
     from orl_rollout.runtime.stack import run_all
 
     sampling = {"temperature": plan.config.eval.temperature, "top_p": plan.config.eval.top_p}
     played: list[Played] = []
+    total = len(plan.tasks) * plan.samples
+    show(0, total, "rollouts")
 
     async def one(key: str, task: Task) -> None:
         seeded = {**sampling, "sampling_seed": sampling_seed(plan.config.trainer.seed, key)}
         request = RolloutRequest(task=task, rollout_id=key, sampling=seeded, evaluation=True)
         outcome = await runtime.play(request, engine)
         played.append(Played(error=outcome.trajectory.error, stats=stats_of(outcome)))
-        told(None if outcome.trajectory.error else float(outcome.success))
+        show(len(played), total, _words(played, total))
 
     work = ((f"{task.key}/{sample}", task) for task in plan.tasks for sample in range(plan.samples))
     left = takewhile(lambda _: not interrupt.received(), work)
-    await run_all(starmap(one, left), min(plan.concurrency, len(plan.tasks) * plan.samples))
+    await run_all(starmap(one, left), min(plan.concurrency, total))
     return played
+
+
+def _words(played: Sequence[Played], total: int) -> str:
+    judged = [one.stats.success for one in played if not one.error]
+    words = [f"rollouts {len(played)}/{total}"]
+    words += [f"success {percent(sum(judged) / len(judged))}"] if judged else []
+    words += [f"{len(played) - len(judged)} in ERROR"] if len(played) > len(judged) else []
+    return "  ".join(words)
 
 
 def _conclude(config: RunConfig, played: Sequence[Played], folder: Path) -> RolloutReport:
