@@ -35,7 +35,7 @@ class Player:
 async def test_rollouts_leave_numbers_alone() -> None:
     config = decode_config({"environments": {"A/B": {}}}, "test")
     task = Task(env_name="A/B", deployment_name="A/B", task_spec={"id": 1})
-    plan = RolloutPlan(config=config, given=config, tasks=(task,), samples=ROLLOUTS, concurrency=2, folder=Path())
+    plan = RolloutPlan(config=config, original=config, tasks=(task,), samples=ROLLOUTS, concurrency=2, folder=Path())
     runtime: Any = Player()
     engine: Any = None
     shown: list[tuple[int, int, str]] = []

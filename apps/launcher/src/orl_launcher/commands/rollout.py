@@ -57,11 +57,11 @@ EXAMPLES = """\
 class RolloutPlan(Struct, frozen=True, kw_only=True):
     """The rollouts to play: `samples` of each task, `concurrency` at once, written to `folder`.
 
-    `config` can reach every environment; `given` is the configuration before that, which is written down.
+    `config` can reach every environment; `original` is the configuration before that, which is written down.
     """
 
     config: RunConfig
-    given: RunConfig
+    original: RunConfig
     tasks: tuple[Task, ...]
     samples: int
     concurrency: int
@@ -77,22 +77,26 @@ class Played(Struct, frozen=True, kw_only=True):
 
 def parser() -> cli.Parser:
     """Return the options of `orl rollout`."""
-    made = cli.Parser("rollout", description=DESCRIPTION, examples=EXAMPLES)
-    cli.add_config(made)
-    cli.add_split(made)
-    made.add_argument("--engine", type=cli.address, metavar="URL", help="SGLang server or router (default: in process)")
-    add_model(made)
-    add_budgets(made)
-    cli.add_agent(made)
-    made.add_argument(
+    options = cli.Parser("rollout", description=DESCRIPTION, examples=EXAMPLES)
+    cli.add_config(options)
+    cli.add_split(options)
+    options.add_argument(
+        "--engine", type=cli.address, metavar="URL", help="SGLang server or router (default: in process)"
+    )
+    add_model(options)
+    add_budgets(options)
+    cli.add_agent(options)
+    options.add_argument(
         "--task-data", metavar="FILE", type=Path, help="file from orl prepare (default: list the tasks now)"
     )
-    made.add_argument("--max-tasks", type=cli.positive, metavar="N", help="play at most N tasks")
-    made.add_argument("--samples", type=cli.positive, default=1, metavar="K", help="rollouts of each task (default: 1)")
-    made.add_argument("--concurrency", type=cli.positive, default=64, metavar="N", help="most at once (default: 64)")
-    cli.add_name(made)
-    add_json(made)
-    return made
+    options.add_argument("--max-tasks", type=cli.positive, metavar="N", help="play at most N tasks")
+    options.add_argument(
+        "--samples", type=cli.positive, default=1, metavar="K", help="rollouts of each task (default: 1)"
+    )
+    options.add_argument("--concurrency", type=cli.positive, default=64, metavar="N", help="most at once (default: 64)")
+    cli.add_name(options)
+    add_json(options)
+    return options
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -116,7 +120,7 @@ def _rollout(arguments: argparse.Namespace) -> RolloutReport:
     config = structs.replace(config, rollout=structs.replace(config.rollout, journal=None))  # it is in the folder
     folder = new_run(arguments.name, f"{config.openreward_run_name}-rollout")
     rows = None if config.environments or config.trainer.task_data is None else Path(config.trainer.task_data)
-    given = arguments.task_data or rows
+    original = arguments.task_data or rows
     if arguments.task_data and arguments.splits:
         raise cli.UsageError("--split lists tasks, and --task-data names a file of them. Give one of the two")
     refuse_missing(config)
@@ -129,8 +133,8 @@ def _rollout(arguments: argparse.Namespace) -> RolloutReport:
         cli.make_folder(folder)
         plan = RolloutPlan(
             config=reachable,
-            given=config,
-            tasks=_tasks(reachable, folder, arguments, given),
+            original=config,
+            tasks=_tasks(reachable, folder, arguments, original),
             samples=arguments.samples,
             concurrency=arguments.concurrency,
             folder=folder,
@@ -141,19 +145,19 @@ def _rollout(arguments: argparse.Namespace) -> RolloutReport:
     return _conclude(config, played, folder)
 
 
-def _tasks(config: RunConfig, folder: Path, arguments: argparse.Namespace, given: Path | None) -> tuple[Task, ...]:
+def _tasks(config: RunConfig, folder: Path, arguments: argparse.Namespace, original: Path | None) -> tuple[Task, ...]:
     """Return the tasks to play: of the file `given`, else listed. Held-out ones are those of training's evaluations."""
     from orl_rollout.tasks.file import read_tasks
     from orl_rollout.tasks.prepare import HELD_OUT, TRAINING, prepare
 
     splits = arguments.splits or [TRAINING]
     most: int | None = arguments.max_tasks or (config.eval.max_tasks if splits == [HELD_OUT] else None)
-    if given is None:
+    if original is None:
         seed = config.trainer.seed
         interrupt.run(prepare(config, folder / "tasks.jsonl", max_tasks=most, seed=seed, splits=splits))
-    tasks = tuple(islice(read_tasks(given or folder / "tasks.jsonl", config), most))
+    tasks = tuple(islice(read_tasks(original or folder / "tasks.jsonl", config), most))
     if not tasks:
-        raise ConfigError(f"{given}: holds no task. Write one with {invocation()} prepare")
+        raise ConfigError(f"{original}: holds no task. Write one with {invocation()} prepare")
     return tasks
 
 
@@ -169,12 +173,11 @@ async def _against(url: str, plan: RolloutPlan) -> list[Played]:
 
 def _in_process(plan: RolloutPlan) -> list[Played]:
     """Play against a model on this thread, the rollouts' loop on another."""
-    found = next(iter(entry_points(group="orl.engines")), None)
-    if found is None:
-        raise cli.UsageError(
-            f"no engine in this environment. Give --engine, or run {to_install(cli.backend_of(cli.DEFAULT_CONFIG))}"
-        )
-    local = cast("LocalEngine", found.load())
+    engines = [*entry_points(group="orl.engines")]
+    if not engines:
+        extra = cli.backend_of(cli.DEFAULT_CONFIG)
+        raise cli.UsageError(f"no engine in this environment. Give --engine, or run {to_install(extra)}")
+    local = cast("LocalEngine", engines[0].load())
     return local(str(plan.config.trainer.model), lambda engine: play(plan, engine))
 
 
@@ -182,7 +185,7 @@ async def play(plan: RolloutPlan, engine: Engine) -> list[Played]:
     """Play the plan. Return one Played for each rollout, in the order in which they ended.
 
     Raises:
-        OrlError: the run cannot go on (the breaker, a full disk).
+        OrlError: the run cannot continue (the breaker, a full disk).
     """
     from orl_rollout.run_folder.config_file import write_config
     from orl_rollout.runtime.stack import open_runtime
@@ -190,7 +193,7 @@ async def play(plan: RolloutPlan, engine: Engine) -> list[Played]:
     from orl_launcher.view.progress import counting
 
     async with open_runtime(plan.config, str(plan.config.trainer.model), plan.folder, plan.samples) as runtime:
-        write_config(plan.folder, plan.given)
+        write_config(plan.folder, plan.original)
         with counting(cli.console()) as show:
             return await play_all(plan, runtime, engine, show)
 
@@ -240,8 +243,8 @@ def _conclude(config: RunConfig, played: Sequence[Played], folder: Path) -> Roll
     append(folder / "metrics.jsonl", "eval", 0, metrics, seconds=0.0)
     errors = [one.error for one in played if one.error]
     latest = visible(" ".join(Scrubber.of(config).scrub(errors[-1]).split())) if errors else ""
-    failed = f"all rollouts ended in ERROR, the latest: {latest}" if 0 < len(errors) == len(played) else ""
-    note_end(config, folder, failed)
+    failed = 0 < len(errors) == len(played)
+    note_end(config, folder, f"all rollouts ended in ERROR, the latest: {latest}" if failed else "")
     if errors:
         console.print(
             f"{len(errors)} rollouts ended in ERROR and do not count. The latest error: {latest}", soft_wrap=True

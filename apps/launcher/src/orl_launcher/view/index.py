@@ -1,6 +1,6 @@
 """The index of a journal: one row of SQLite for each episode, so that a million of them can be filtered.
 
-The database lies in a cache folder, never beside the journal. It grows with the journal: each file is read from where
+The database is in a cache folder, never in that of the journal. It grows with the journal: each file is read from where
 the last whole record ended. The records themselves are read from the journal again.
 """
 
@@ -26,7 +26,7 @@ from orl_rollout.logs import logger_of
 
 from orl_launcher.reports import EpisodeRow, row_of
 
-VERSION = 3  # of the tables
+VERSION = 4  # of the tables
 BATCH = 5000  # records of one transaction
 PAGE = 50  # episodes
 GROUP = 32  # episodes of a group, or attempts at a task, that are shown
@@ -35,14 +35,14 @@ SECONDS = 1.0  # that a page waits for what its journal has gained
 FIELDS = EpisodeRow.__struct_fields__
 COLUMNS = ", ".join((*FIELDS, "environment", "file", "start"))
 TABLES = f"""
-CREATE TABLE files (id INTEGER PRIMARY KEY, name TEXT UNIQUE, inode INTEGER, position INTEGER);
-CREATE TABLE episodes (
+CREATE TABLE IF NOT EXISTS files (id INTEGER PRIMARY KEY, name TEXT UNIQUE, inode INTEGER, position INTEGER);
+CREATE TABLE IF NOT EXISTS episodes (
     number INTEGER PRIMARY KEY, {COLUMNS.removeprefix("number, ")}
 );
-CREATE INDEX by_task ON episodes (task, step);
-CREATE INDEX by_kind ON episodes (evaluation, number DESC);
-CREATE INDEX by_environment ON episodes (environment);
-CREATE INDEX by_stop_reason ON episodes (stop_reason);
+CREATE INDEX IF NOT EXISTS by_task ON episodes (task, step);
+CREATE INDEX IF NOT EXISTS by_kind ON episodes (evaluation, number DESC);
+CREATE INDEX IF NOT EXISTS by_environment ON episodes (environment);
+CREATE INDEX IF NOT EXISTS by_stop_reason ON episodes (stop_reason);
 """
 ORDERS = {
     "training first": "evaluation, number DESC",  # episodes that train, and tokens in colour
@@ -89,26 +89,24 @@ class Index:
     def __init__(self, journal: Path, cache: Path) -> None:
         self.journal = journal.resolve()
         digest = hashlib.blake2b(os.fsencode(self.journal), digest_size=12).hexdigest()
-        self._path = cache / f"{digest}.sqlite3"
+        self._path = cache / f"{digest}-{VERSION}.sqlite3"
         with boundary(OrlError, f"making the index {self._path}"):
             cache.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._make()
 
     def _make(self) -> None:
+        try:
+            self._create()
+        except sqlite3.OperationalError:  # another server holds it: it is not broken
+            raise
+        except sqlite3.DatabaseError:  # a cache that is broken is made again
+            for suffix in ("", "-wal", "-shm"):
+                Path(f"{self._path}{suffix}").unlink(missing_ok=True)
+            self._create()
+
+    def _create(self) -> None:
         with self._opened() as database:
-            try:
-                version = database.execute("PRAGMA user_version").fetchone()[0]
-                if version == VERSION and database.execute("PRAGMA quick_check").fetchone()[0] == "ok":
-                    return
-            except sqlite3.OperationalError:  # another server holds it: it is not broken
-                raise
-            except sqlite3.DatabaseError:
-                pass
-        for suffix in ("", "-wal", "-shm"):  # it is a cache: one that is broken or old is made again
-            Path(f"{self._path}{suffix}").unlink(missing_ok=True)
-        with self._opened() as database:
-            database.execute("PRAGMA journal_mode = WAL")
-            database.executescript(f"BEGIN; {TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
+            database.executescript(f"PRAGMA journal_mode = WAL; BEGIN IMMEDIATE; {TABLES} COMMIT;")
 
     @contextmanager
     def _opened(self) -> Generator[sqlite3.Connection]:
@@ -123,7 +121,7 @@ class Index:
             OrlError: a file of the journal or the index cannot be read.
         """
         with boundary(OrlError, f"reading the journal {self.journal}"), self._opened() as database:
-            database.execute("PRAGMA synchronous = OFF")
+            database.execute("PRAGMA synchronous = NORMAL")
             for file in journal_files(self.journal):
                 with boundary(OrlError, f"reading the journal {file}"), file.open("rb") as records:
                     yield from _read(database, file.name, records)
@@ -142,12 +140,12 @@ class Index:
             OrlError: the journal has changed, or cannot be read.
         """
         with self._opened() as database:
-            found = database.execute(
+            row = database.execute(
                 "SELECT name, start FROM episodes JOIN files ON files.id = file WHERE number = ?", (number,)
             ).fetchone()
-        if found is None:
+        if row is None:
             return None
-        name, start = found
+        name, start = row
         path = self.journal / name if self.journal.is_dir() else self.journal
         with boundary(OrlError, f"reading the journal {path}"), path.open("rb") as records:
             record = next(read_frames(records, start), None)
@@ -211,8 +209,8 @@ def _condition(query: Mapping[str, str]) -> tuple[str, list[Any]]:
             try:
                 values.append(form[text] if isinstance(form, dict) else form(text))
             except (KeyError, ValueError):
-                told = f"Choose one of: {', '.join(form)}" if isinstance(form, dict) else "Give a number"
-                raise ConfigError(f"{name} is {text}. {told}") from None
+                advice = f"Choose one of: {', '.join(form)}" if isinstance(form, dict) else "Give a number"
+                raise ConfigError(f"{name} is {text}. {advice}") from None
     return " AND ".join(conditions), values
 
 
@@ -237,14 +235,14 @@ def _read(database: sqlite3.Connection, name: str, records: Any) -> Iterator[int
 
 def _file(database: sqlite3.Connection, name: str, fact: os.stat_result) -> tuple[int, int]:
     """Return the number of a file, and the byte up to which it is indexed. A file that was replaced begins anew."""
-    found = database.execute("SELECT id, inode, position FROM files WHERE name = ?", (name,)).fetchone()
-    if found and found["inode"] == fact.st_ino and found["position"] <= fact.st_size:
-        return found["id"], found["position"]
-    if found:
-        database.execute("DELETE FROM episodes WHERE file = ?", (found["id"],))
-        database.execute("DELETE FROM files WHERE id = ?", (found["id"],))
-    made = database.execute("INSERT INTO files (name, inode, position) VALUES (?, ?, 0)", (name, fact.st_ino))
-    return made.lastrowid or 0, 0
+    row = database.execute("SELECT id, inode, position FROM files WHERE name = ?", (name,)).fetchone()
+    if row and row["inode"] == fact.st_ino and row["position"] <= fact.st_size:
+        return row["id"], row["position"]
+    if row:
+        database.execute("DELETE FROM episodes WHERE file = ?", (row["id"],))
+        database.execute("DELETE FROM files WHERE id = ?", (row["id"],))
+    cursor = database.execute("INSERT INTO files (name, inode, position) VALUES (?, ?, 0)", (name, fact.st_ino))
+    return cursor.lastrowid or 0, 0
 
 
 def _row_in(frame: Frame, file: int) -> tuple[Any, ...] | None:

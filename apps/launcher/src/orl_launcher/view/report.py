@@ -23,7 +23,7 @@ from orl_launcher.view.notices import notices_of
 from orl_launcher.view.pieces import load_decoder
 from orl_launcher.view.wording import MAIN_METRICS, duration, number, thousands
 
-FOREMOST = ("environments", "trainer", "eval")  # settings that stand in sight
+FOREMOST = ("environments", "trainer", "eval")  # settings that are always in sight
 FIGURES = (
     ("seconds_per_step", "a step", duration),
     ("rollout_seconds_per_step", "rollouts of a step", duration),
@@ -60,7 +60,7 @@ def values_of(record: Record) -> dict[str, Any]:
     name = record.folder.resolve().name
     trainer: dict[str, Any] = record.config.get("trainer", {})
     total = record.summary.get("seconds_total")
-    told: object = record.summary.get("versions")
+    versions: object = record.summary.get("versions")
     return {
         "name": name,
         "record": record,
@@ -74,15 +74,17 @@ def values_of(record: Record) -> dict[str, Any]:
         **_metrics(record),
         "foremost": flat({key: value for key, value in record.config.items() if key in FOREMOST}),
         "settings": flat({key: value for key, value in record.config.items() if key not in FOREMOST}),
-        "versions": ", ".join(map(" ".join, flat(cast("dict[str, Any]", told)))) if isinstance(told, dict) else "",
+        "versions": ", ".join(map(" ".join, flat(cast("dict[str, Any]", versions))))
+        if isinstance(versions, dict)
+        else "",
     }
 
 
 def _metrics(record: Record) -> dict[str, list[Any]]:
     """Return the columns of the metrics table and its rows: `ours`, and the `others`, which are the trainer's own."""
     points: list[tuple[str, MetricsRow]] = []
-    for found, label in ((record.of_kind("eval"), "held-out"), (record.of_kind("train"), "training")):
-        points += [(f"{label}, step {point.step}", point) for point in (*found[:1], *found[1:][-1:])]
+    for points_of_kind, label in ((record.of_kind("eval"), "held-out"), (record.of_kind("train"), "training")):
+        points += [(f"{label}, step {point.step}", point) for point in (*points_of_kind[:1], *points_of_kind[1:][-1:])]
     prefixes = tuple(f"{prefix}/" for prefix in ("all", *record.environments))
     ours: list[list[str]] = []
     others: list[list[str]] = []

@@ -44,8 +44,8 @@ class Viewer:
 
     def app(self) -> web.Application:
         """Return the application."""
-        made = web.Application(middlewares=[self._guard])
-        get = made.router.add_get
+        app = web.Application(middlewares=[self._guard])
+        get = app.router.add_get
         get("/{token}/", self._answer(lambda _: self._pages.runs()))
         get("/{token}/compare", self._answer(lambda request: self._pages.comparison(request.query.getall("run", []))))
         get("/{token}/run/{run}", self._answer(lambda request: self._pages.run(request.match_info["run"])))
@@ -53,7 +53,7 @@ class Viewer:
         for view in ("episode", "group", "task"):
             get(f"/{{token}}/run/{{run}}/{view}/{{number:[0-9]{{1,12}}}}", self._answer(self._one(view)))
         get("/{token}/{asset:[a-z]+[.][a-z]+}", self._asset)
-        return made
+        return app
 
     def check(self) -> None:
         """Refuse a folder that does not exist.
@@ -78,13 +78,13 @@ class Viewer:
         answer.headers.update(HEADERS)
         return answer
 
-    def _answer(self, made: Callable[[web.Request], str]) -> Handler:
+    def _answer(self, make: Callable[[web.Request], str]) -> Handler:
         """Return the handler of a page that is made on a thread."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
             status = 200
             try:
-                text = await asyncio.to_thread(_within, made, request)
+                text = await asyncio.to_thread(_within, make, request)
             except NotFoundError as fault:
                 status, text = 404, self._pages.problem(str(fault))
             except ConfigError as fault:
@@ -99,8 +99,8 @@ class Viewer:
         return self._pages.episodes(request.match_info["run"], request.query)
 
     def _one(self, view: str) -> Callable[[web.Request], str]:
-        made: Callable[[str, int], str] = getattr(self._pages, view)
-        return lambda request: made(request.match_info["run"], int(request.match_info["number"]))
+        make: Callable[[str, int], str] = getattr(self._pages, view)
+        return lambda request: make(request.match_info["run"], int(request.match_info["number"]))
 
     async def _asset(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["asset"]
@@ -110,7 +110,7 @@ class Viewer:
         return web.Response(text=text, content_type=ASSETS[name])
 
 
-def _within(made: Callable[[web.Request], str], request: web.Request) -> str:
+def _within(make: Callable[[web.Request], str], request: web.Request) -> str:
     """Return a page. Files of a run may hold anything: what they break is this page alone."""
     with boundary(OrlError, f"making the page {request.rel_url.path}"):
-        return made(request)
+        return make(request)
