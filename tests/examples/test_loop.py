@@ -1,4 +1,4 @@
-"""The example runs as it stands, and the model gives up less often."""
+"""The example runs as it is, and the model gives up less often."""
 
 from __future__ import annotations
 

@@ -36,7 +36,6 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOADED = (
     "torch",
     "datasets",
-    "matplotlib.pyplot",
     "openreward",
     "rich.progress",
     "orl_trl.training.training_run",
@@ -167,7 +166,7 @@ def begin(command: Sequence[str], folder: Path) -> int:
 
 
 def ended(child: int, seconds: float) -> int | None:
-    """The exit code of `child`, awaited for so long; None where it still runs."""
+    """The exit code of `child`, awaited for so long; None if it still runs."""
     ends = time.monotonic() + seconds
     while True:
         done, status = os.waitpid(child, os.WNOHANG)

@@ -55,7 +55,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def platform(monkeypatch: pytest.MonkeyPatch, gallery: Served) -> Generator[Platform]:
-    """The gallery as the platform's sessions, beside what says which secrets are needed."""
+    """The gallery as the platform's sessions, next to the API that lists required secrets."""
     with platform_api() as served:
         monkeypatch.setenv("OPENREWARD_API_URL", served.url)
         monkeypatch.setenv("OPENREWARD_SESSION_URL", gallery.url)

@@ -1,4 +1,4 @@
-"""`orl install-into`: wheels of ours beside what an environment has, of which nothing changes."""
+"""`orl install-into` adds our wheels to an environment and changes nothing else there."""
 
 from __future__ import annotations
 
@@ -48,10 +48,9 @@ def test_package_conflicting_with_environment_is_not_installed(
 
 
 def test_a_python_that_is_none_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["install-into", str(tmp_path / "nowhere")]) == 1
-    assert "cannot be run" in capsys.readouterr().err
-    assert main(["install-into", "true"]) == 1
-    assert "not a Python" in capsys.readouterr().err
+    for program in (str(tmp_path / "nowhere"), "true"):
+        assert main(["install-into", program]) == 1
+        assert program in capsys.readouterr().err
 
 
 def test_the_checkouts_own_python_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

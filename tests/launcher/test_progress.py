@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-from orl_launcher.view.progress import BAR, QUIET, Course, counting, following, rollouts_counted
+from orl_launcher.view.progress import BAR, Course, counting, following
 from orl_rollout.logs import Wait
 from orl_rollout.run_folder import metrics_log
 from orl_rollout.run_folder.metrics_log import MetricsRow
@@ -52,16 +52,6 @@ def test_bar_has_time_left_first_and_fits_100_columns() -> None:
     assert BAR + len(told) + len("0:00:00") + 2 <= 100
 
 
-def test_long_step_is_told_in_a_plain_log() -> None:
-    clock = Time()
-    course = Course(None, clock)
-    assert course.line(row(1)) == "step 1  4.0 s"
-    assert course.quiet() == ""
-    clock.now += QUIET + 1
-    assert course.quiet() == "step 2 goes on, 5 min 1 s after the last line"
-    assert course.quiet() == ""
-
-
 def test_updates_are_no_steps(tmp_path: Path) -> None:
     out = io.StringIO()
     path = tmp_path / "metrics.jsonl"
@@ -71,28 +61,16 @@ def test_updates_are_no_steps(tmp_path: Path) -> None:
     assert out.getvalue() == "step 10  2.0 s\n"
 
 
-def test_rollouts_are_told_at_each_tenth() -> None:
+def test_counted_work_has_a_line_at_each_tenth() -> None:
     clock, out = Time(), io.StringIO()
-    with rollouts_counted(20, Console(file=out, width=200), clock) as told:
-        for number in range(20):
-            clock.now += 1
-            told(None if number == 3 else float(number % 2))
-    lines = out.getvalue().splitlines()
-    assert len(lines) == 10
-    assert lines[0] == "rollouts 2/20  success 50\u00a0%  18.0 s left"
-    assert lines[1] == "rollouts 4/20  success 33\u00a0%  1 in ERROR  16.0 s left"
-    assert lines[-1].startswith("rollouts 20/20")
-
-
-def test_counted_work_is_told_at_each_tenth() -> None:
-    clock, out = Time(), io.StringIO()
-    with counting("making the model", Console(file=out, width=200), clock) as told:
+    with counting(Console(file=out, width=200), clock) as show:
+        show(0, 40, "games")
         for done in range(1, 41):
             clock.now += 1
-            told(done, 40)
+            show(done, 40, f"games {done}/40")
     lines = out.getvalue().splitlines()
-    assert lines[:2] == ["making the model", "  10\u00a0%  36.0 s left"]
-    assert len(lines) == 11
+    assert lines[0] == "games 4/40  36.0 s left"
+    assert (len(lines), lines[-1]) == (10, "games 40/40")
 
 
 def test_wait_is_shown_in_the_bar_of_a_terminal(tmp_path: Path) -> None:

@@ -35,12 +35,12 @@ class Player:
 async def test_rollouts_leave_numbers_alone() -> None:
     config = decode_config({"environments": {"A/B": {}}}, "test")
     task = Task(env_name="A/B", deployment_name="A/B", task_spec={"id": 1})
-    plan = RolloutPlan(config=config, given=config, tasks=(task,), samples=ROLLOUTS, concurrency=2, folder=Path())
+    plan = RolloutPlan(config=config, original=config, tasks=(task,), samples=ROLLOUTS, concurrency=2, folder=Path())
     runtime: Any = Player()
     engine: Any = None
-    told: list[float | None] = []
-    played = await play_all(plan, runtime, engine, told.append)
-    assert len(told) == ROLLOUTS
+    shown: list[tuple[int, int, str]] = []
+    played = await play_all(plan, runtime, engine, lambda *words: shown.append(words))
+    assert shown[-1][:2] == (ROLLOUTS, ROLLOUTS)
     assert len(played) == ROLLOUTS
     assert all(isinstance(one, Played) and one.stats.action_tokens == IDS for one in played)
     assert len(msgspec.json.encode(played)) < 1_000 * ROLLOUTS

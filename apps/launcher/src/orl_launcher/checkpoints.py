@@ -43,18 +43,18 @@ def with_model(config: RunConfig) -> RunConfig:
         config = _continued(config, Path(config.trainer.load).expanduser())
     named = config.trainer.model or ""
     folder = Path(named).expanduser()
-    found = last_in(folder) if named and folder.is_dir() else None
-    if found is None or found.folder == folder:
-        if found and found.checkpoint.format != "hf":
-            raise ConfigError(_unreadable(named, found, folder))
+    match = last_in(folder) if named and folder.is_dir() else None
+    if match is None or match.folder == folder:
+        if match and match.checkpoint.format != "hf":
+            raise ConfigError(_unreadable(named, match, folder))
         return config
-    if found.checkpoint.format != "hf":
-        converted = default_output(found.folder, "hf")
-        made = checkpoint_in(converted)
-        if made is None or made.format != "hf" or made.step != found.checkpoint.step:
-            raise ConfigError(_unreadable(named, found, folder))
-        found = Found(folder=converted, checkpoint=made)
-    return structs.replace(config, trainer=structs.replace(config.trainer, model=str(found.folder)))
+    if match.checkpoint.format != "hf":
+        converted = default_output(match.folder, "hf")
+        result = checkpoint_in(converted)
+        if result is None or result.format != "hf" or result.step != match.checkpoint.step:
+            raise ConfigError(_unreadable(named, match, folder))
+        match = Found(folder=converted, checkpoint=result)
+    return structs.replace(config, trainer=structs.replace(config.trainer, model=str(match.folder)))
 
 
 def refuse_missing(config: RunConfig) -> None:
@@ -72,9 +72,9 @@ def refuse_missing(config: RunConfig) -> None:
 
 def _continued(config: RunConfig, folder: Path) -> RunConfig:
     """Return `config` with the checkpoint to continue as `load`. The trainer judges what it finds."""
-    found = last_in(folder) if folder.is_dir() else None
-    place = str(found.folder if found else folder)
-    model = place if found and found.checkpoint.format == "hf" else config.trainer.model
+    match = last_in(folder) if folder.is_dir() else None
+    place = str(match.folder if match else folder)
+    model = place if match and match.checkpoint.format == "hf" else config.trainer.model
     return structs.replace(config, trainer=structs.replace(config.trainer, load=place, model=model))
 
 
@@ -86,17 +86,17 @@ def last_in(folder: Path) -> Found | None:
     """
     described: dict[str, Any] = read_object(folder / "config.json")
     if "environments" not in described:
-        found = checkpoint_in(folder)
-        return Found(folder=folder, checkpoint=_known(found, folder.parent)) if found else None
+        match = checkpoint_in(folder)
+        return Found(folder=folder, checkpoint=_known(match, folder.parent)) if match else None
     saved = folder / CHECKPOINT
     saved = saved.readlink() if saved.is_symlink() else saved
-    between = [(place, found) for place in folder.glob(PERIODIC) if (found := checkpoint_in(place))]
+    between = [(place, match) for place in folder.glob(PERIODIC) if (match := checkpoint_in(place))]
     between.sort(key=lambda one: one[1].step or 0)
     at_end = checkpoint_in(saved)
     if at_end is None and not between:
         raise ConfigError(f"{folder}: the run has no checkpoint in {saved}. Name another folder")
-    place, found = between[-1] if at_end is None else (saved, at_end)
-    return Found(folder=place, checkpoint=_known(found, folder))
+    place, match = between[-1] if at_end is None else (saved, at_end)
+    return Found(folder=place, checkpoint=_known(match, folder))
 
 
 def _known(checkpoint: Checkpoint, run: Path) -> Checkpoint:
@@ -107,10 +107,10 @@ def _known(checkpoint: Checkpoint, run: Path) -> Checkpoint:
     return structs.replace(checkpoint, trainer=options["backend"], model=str(options.get("model") or ""))
 
 
-def _unreadable(named: str, found: Found, folder: Path) -> str:
-    step = "" if found.checkpoint.step is None else f" of step {found.checkpoint.step}"
-    words = f"{WORDS[found.checkpoint.format]}{step}"
-    what = words if found.folder == folder else f"its last checkpoint, {found.folder}, is {words}"
-    run = conversion_of(named, found.checkpoint.trainer)
-    result = "then give this again" if found.folder != folder else "and name the result"
+def _unreadable(named: str, match: Found, folder: Path) -> str:
+    step = "" if match.checkpoint.step is None else f" of step {match.checkpoint.step}"
+    words = f"{WORDS[match.checkpoint.format]}{step}"
+    what = words if match.folder == folder else f"its last checkpoint, {match.folder}, is {words}"
+    run = conversion_of(named, match.checkpoint.trainer)
+    result = "then give this again" if match.folder != folder else "and name the result"
     return f"--model {named}: {what}, which only its trainer reads. Run {run}, {result}"

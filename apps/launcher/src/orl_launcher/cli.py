@@ -208,13 +208,8 @@ def make_folder(folder: Path) -> None:
 
 
 def add_name(parser: argparse.ArgumentParser) -> None:
-    """Add `--name`, and refuse `--output`, which names a file."""
+    """Add `--name`."""
     parser.add_argument("--name", metavar="NAME", help="name of the run's folder in runs/ (default: one with the time)")
-    parser.add_argument("--output", type=_no_output, help=argparse.SUPPRESS)
-
-
-def _no_output(folder: str) -> None:
-    raise argparse.ArgumentTypeError(f"a run's folder is in runs/. Give its name: --name {Path(folder).name}")
 
 
 def add_python(parser: argparse.ArgumentParser) -> None:

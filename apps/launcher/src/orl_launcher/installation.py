@@ -1,4 +1,4 @@
-"""The packages of orl as they are installed beside this command: from a checkout, or from wheels."""
+"""The packages of orl as they are installed next to this command: from a checkout, or from wheels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def source_of(package: str) -> Path | None:
     try:
         origin: dict[str, Any] = json.loads(distribution(package).read_text("direct_url.json") or "{}")
     except PackageNotFoundError:
-        raise ConfigError(f"{package}: not installed beside orl. Run pip install {package}") from None
+        raise ConfigError(f"{package}: not installed next to orl. Run pip install {package}") from None
     return Path(unquote(urlsplit(str(origin["url"])).path)) if origin.get("dir_info", {}).get("editable") else None
 
 
@@ -34,17 +34,17 @@ def to_install(extra: str) -> str:
 
 def write_wheel(package: str, folder: Path) -> Path:
     """Write the wheel of an installed package again, from the files that its RECORD lists."""
-    found = distribution(package)
+    package_info = distribution(package)
     files = [
         file
-        for file in found.files or []
+        for file in package_info.files or []
         if file.name not in INSTALLERS_OWN and file.parts[0] != ".." and file.suffix != ".pyc"
     ]
     info = next(file.parent for file in files if file.name == "METADATA")
     record = "".join(f"{file},{file.hash.mode}={file.hash.value},{file.size}\n" for file in files if file.hash)
-    made = folder / f"{package.replace('-', '_')}-{found.version}-py3-none-any.whl"
-    with ZipFile(made, "w", ZIP_DEFLATED) as archive:
+    wheel = folder / f"{package.replace('-', '_')}-{package_info.version}-py3-none-any.whl"
+    with ZipFile(wheel, "w", ZIP_DEFLATED) as archive:
         for file in files:
             archive.write(file.locate(), str(file))
         archive.writestr(f"{info}/RECORD", f"{record}{info}/RECORD,,\n")
-    return made
+    return wheel

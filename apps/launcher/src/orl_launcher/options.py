@@ -140,10 +140,10 @@ def add_model(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[re
 
 def options_of(trainer: str, *, converts: bool = False) -> Iterator[Option]:
     """Yield the options for the sections of a trainer that is installed; of a conversion alone if it `converts`."""
-    found = trainers.find_trainer(trainer)
-    for section, kind in found.sections.items():
+    adapter = trainers.find_trainer(trainer)
+    for section, kind in adapter.sections.items():
         for option in _of_struct(kind, f"trainer.{section}"):
-            if not converts or option.path.removeprefix("trainer.") in found.conversion_options:
+            if not converts or option.path.removeprefix("trainer.") in adapter.conversion_options:
                 yield option
 
 

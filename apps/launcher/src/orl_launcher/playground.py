@@ -22,6 +22,7 @@ from orl_rollout.edge.files import cache_folder
 from orl_launcher import cli
 from orl_launcher.installation import to_install
 from orl_launcher.view.progress import counting
+from orl_launcher.view.wording import percent
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
@@ -80,8 +81,8 @@ def playground(config: RunConfig) -> Generator[RunConfig]:
 def warm_model(config: RunConfig) -> tuple[RunConfig, dict[str, Any]]:
     """Make a model of the playground, unless it is in the cache. Return `config` with the path of its checkpoint.
 
-    Beside it are facts for summary.json: the seconds of the warm start, and whether it was in the cache. Another model
-    stays as it is, without facts.
+    The facts are for summary.json: the seconds of the warm start, and whether it was in the cache. Another model stays
+    as it is, without facts.
 
     Raises:
         UsageError: the packages that make models are not installed.
@@ -93,21 +94,19 @@ def warm_model(config: RunConfig) -> tuple[RunConfig, dict[str, Any]]:
     require("torch", "models of the playground")
     from orl_playground.warm_start import ensure
 
-    steps: list[int] = []
-    with counting(
-        f"making the model {model}, once: a few minutes. It is kept in {cache_folder()}", cli.console()
-    ) as told:
+    cached = is_made(config)
+    if not cached:
+        line = f"making the model {model}, once: a few minutes. It is kept in {cache_folder()}"
+        cli.console().print(line, soft_wrap=True)
+    with boundary(ConfigError, f"making the model {model}"), counting(cli.console()) as show:
 
         def count(step: int, total: int) -> None:
             interrupt.check()
-            steps.append(step)
-            told(step, total)
+            show(step, total, f"  {percent(step / total)}")
 
-        with boundary(ConfigError, f"making the model {model}"):
-            name = model.removeprefix(ORGANISATION).lower()  # as the playground names its environments
-            checkpoint = ensure(name, cache_folder(), config.trainer.seed, progress=count)
-    made = json.loads((checkpoint / "warm_start.json").read_text(encoding="utf-8"))
-    facts = {"model": model, "warm_start_cached": not steps, "seconds_warm_start": made["seconds"]}
+        checkpoint = ensure(_name_of(model), cache_folder(), config.trainer.seed, progress=count)
+    seconds = json.loads((checkpoint / "warm_start.json").read_text(encoding="utf-8"))["seconds"]
+    facts = {"model": model, "warm_start_cached": cached, "seconds_warm_start": seconds}
     trainer = structs.replace(config.trainer, model=str(checkpoint))
     return structs.replace(config, trainer=trainer), facts
 
@@ -126,8 +125,12 @@ def is_made(config: RunConfig) -> bool:
     from orl_playground.warm_start import checkpoint_folder
 
     with boundary(ConfigError, f"looking for the model {model}"):
-        name = model.removeprefix(ORGANISATION).lower()
-        return checkpoint_folder(name, cache_folder(), config.trainer.seed).is_dir()
+        return checkpoint_folder(_name_of(model), cache_folder(), config.trainer.seed).is_dir()
+
+
+def _name_of(model: str) -> str:
+    """Return the name of a model as the playground names its environments."""
+    return model.removeprefix(ORGANISATION).lower()
 
 
 def baseline(config: RunConfig) -> dict[str, float]:

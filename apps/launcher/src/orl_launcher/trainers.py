@@ -44,7 +44,7 @@ def new_run(name: str | None, otherwise: str, *, planned: bool = False) -> Path:
 
 def installed() -> dict[str, EntryPoint]:
     """Return the entry points of the adapters in this environment, by the names of their trainers."""
-    return {found.name: found for found in sorted(entry_points(group=GROUP))}
+    return {entry.name: entry for entry in sorted(entry_points(group=GROUP))}
 
 
 def find_trainer(name: str) -> Trainer:
@@ -89,10 +89,10 @@ def resolved(config: RunConfig, extra: Sequence[str] = ()) -> RunConfig:
 
 def unread(config: RunConfig) -> Iterator[str]:
     """Yield a note on each section of `trainer`, and each trainer of `flags`, that no trainer here reads."""
-    given = {f"trainer.{name}": name for name in config.trainer.sections}
-    given |= {f"trainer.flags.{name}": name for name, flags in config.trainer.flags.items() if isinstance(flags, dict)}
-    readable = {*installed(), *sections()} if given else set[str]()
-    for path, name in given.items():
+    named = {f"trainer.{name}": name for name in config.trainer.sections}
+    named |= {f"trainer.flags.{name}": name for name, flags in config.trainer.flags.items() if isinstance(flags, dict)}
+    readable = {*installed(), *sections()} if named else set[str]()
+    for path, name in named.items():
         if name not in readable:
             yield f"{path} is not used: no trainer in this environment reads it{did_you_mean(name, sorted(readable))}"
 
@@ -123,7 +123,7 @@ def print_plan(plan: Plan) -> int:
     from orl_core.text import visible
 
     problems = (f"{WOULD_NOT_START}: {problem}" for problem in plan.problems)
-    for line in (*plan.command.split("\n"), *(f"# {told}" for told in (*problems, *plan.notes))):
+    for line in (*plan.command.split("\n"), *(f"# {remark}" for remark in (*problems, *plan.notes))):
         print(visible(line))
     return cli.EXIT_FAILED if plan.problems else 0
 
@@ -135,9 +135,9 @@ def task_data_of(config: RunConfig, folder: Path) -> Path:
 
 def missing_tasks(config: RunConfig) -> str:
     """Return what is wrong with the given file of tasks, or ""."""
-    given = config.trainer.task_data
-    missing = given and not Path(given).is_file()
-    return f"trainer.task_data {given}: no such file. Write it with {invocation()} prepare" if missing else ""
+    named = config.trainer.task_data
+    missing = named and not Path(named).is_file()
+    return f"trainer.task_data {named}: no such file. Write it with {invocation()} prepare" if missing else ""
 
 
 def holds_out(config: RunConfig) -> bool:

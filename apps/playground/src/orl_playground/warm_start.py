@@ -36,7 +36,7 @@ IGNORED = -100
 
 @dataclass(frozen=True, kw_only=True)
 class Curriculum:
-    """The plan of the training: its length, its rate, and the share of games that is played well as it goes on."""
+    """The plan of the training: its length, its rate, and the share of well played games over its steps."""
 
     steps: int = 600
     batch: int = 16
@@ -60,7 +60,7 @@ def ensure(
     curriculum: Curriculum | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
-    """The folder of a warm-started checkpoint (model, tokenizer, template, warm_start.json), made where it is missing.
+    """The folder of a warm-started checkpoint (model, tokenizer, template, warm_start.json), made if it is missing.
 
     The folder's name is a key of all inputs, and it appears whole or not at all. `progress(step, steps)` is told after
     each step. Raises ValueError for an environment without scripted players.

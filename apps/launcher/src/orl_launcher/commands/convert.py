@@ -43,49 +43,48 @@ class ConvertParser(TrainerParser):
 
     def named(self, words: Sequence[str]) -> str:
         """Return the trainer of the command line, else the one that wrote the checkpoint."""
-        folders = [Path(word) for word in words if Path(word).is_dir()]
         with suppress(ConfigError):  # which is reported when the checkpoint is looked for
-            wrote = (found.checkpoint.trainer for folder in folders if (found := last_in(folder)))
-            return super().named(words) or next(filter(None, wrote), "")
+            matches = (last_in(Path(word)) for word in words if Path(word).is_dir())
+            return super().named(words) or next((each.checkpoint.trainer for each in matches if each), "")
         return super().named(words)
 
 
 def parser() -> cli.Parser:
     """Return the options of `orl convert`."""
-    made = ConvertParser("convert", description=DESCRIPTION, examples=f"{EXAMPLES}{other_help('convert')}")
-    add_trainer(made, "backend", nargs="?", metavar="TRAINER", help="trainer (default: that of the checkpoint)")
-    made.add_argument("source", metavar="FOLDER", type=Path, help="checkpoint, one step of it, or a run's folder")
-    made.add_argument(
+    options = ConvertParser("convert", description=DESCRIPTION, examples=f"{EXAMPLES}{other_help('convert')}")
+    add_trainer(options, "backend", nargs="?", metavar="TRAINER", help="trainer (default: that of the checkpoint)")
+    options.add_argument("source", metavar="FOLDER", type=Path, help="checkpoint, one step of it, or a run's folder")
+    options.add_argument(
         "--output",
         metavar="DIR",
         type=Path,
-        help="new folder (default: FOLDER_hf or FOLDER_torch_dist; for a run, beside its checkpoint)",
+        help="new folder (default: FOLDER_hf or FOLDER_torch_dist; for a run, next to its checkpoint)",
     )
-    made.add_argument("--dry-run", action="store_true", help="check everything, show the command, start nothing")
-    cli.add_python(made)
-    made.add_argument(
+    options.add_argument("--dry-run", action="store_true", help="check everything, show the command, start nothing")
+    cli.add_python(options)
+    options.add_argument(
         "--model",
         metavar="FOLDER",
         help="Hugging Face checkpoint that training began with (default: that of the run or the note)",
     )
-    made.usage = "orl convert [TRAINER] FOLDER [options] [-- arguments of the tool]"
-    return made
+    options.usage = "orl convert [TRAINER] FOLDER [options] [-- arguments of the tool]"
+    return options
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Convert, or show the command."""
-    found = _found(arguments.source)
-    backend = arguments.backend or found.checkpoint.trainer
+    match = _found(arguments.source)
+    backend = arguments.backend or match.checkpoint.trainer
     if not backend:
         raise cli.UsageError(
-            f"{found.folder}: no note tells its trainer. Name it: orl convert TRAINER {arguments.source}"
+            f"{match.folder}: no note tells its trainer. Name it: orl convert TRAINER {arguments.source}"
         )
     trainer = find_trainer(backend)
-    wanted: Format = "megatron" if found.checkpoint.format == "hf" else "hf"
+    wanted: Format = "megatron" if match.checkpoint.format == "hf" else "hf"
     conversion = Conversion(
-        source=found.folder,
-        checkpoint=found.checkpoint,
-        output=arguments.output or default_output(found.folder, wanted),
+        source=match.folder,
+        checkpoint=match.checkpoint,
+        output=arguments.output or default_output(match.folder, wanted),
         trainer=_options(arguments, backend, trainer),
         extra=arguments.extra,
         python=arguments.python,
@@ -94,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
         return print_plan(trainer.plan_conversion(conversion))
     console = cli.console()
     console.print(
-        f"{found.folder} is {WORDS[found.checkpoint.format]}. The log: {conversion.output}.log", soft_wrap=True
+        f"{match.folder} is {WORDS[match.checkpoint.format]}. The log: {conversion.output}.log", soft_wrap=True
     )
     trainer.convert(conversion)
     advice = ". Name it with --model" if wanted == "hf" else ""
@@ -106,12 +105,12 @@ def _found(source: Path) -> Found:
     if not source.is_dir():
         get = "" if source.is_absolute() else f". To get a checkpoint: hf download {source} --local-dir FOLDER"
         raise cli.UsageError(f"{source}: no such folder{get}")
-    found = last_in(source)
-    if found is None:
+    match = last_in(source)
+    if match is None:
         raise cli.UsageError(f"{source}: no checkpoint here. Give the folder of a checkpoint or of a run")
-    if found.checkpoint.critic:
+    if match.checkpoint.critic:
         raise cli.UsageError(f"{source}: PPO's critic has no policy to convert. Give the checkpoint of its actor")
-    return found
+    return match
 
 
 def _options(arguments: argparse.Namespace, backend: str, trainer: Trainer) -> TrainerConfig:

@@ -26,20 +26,22 @@ EXAMPLES = """\
 
 def parser() -> cli.Parser:
     """Return the options of `orl doctor`."""
-    made = cli.Parser("doctor", description=DESCRIPTION, examples=EXAMPLES)
-    cli.add_config(made, default=cli.DEFAULT_CONFIG)
-    add_model(made)
-    add_budgets(made)
-    cli.add_agent(made)
-    made.add_argument(
+    options = cli.Parser("doctor", description=DESCRIPTION, examples=EXAMPLES)
+    cli.add_config(options, default=cli.DEFAULT_CONFIG)
+    add_model(options)
+    add_budgets(options)
+    cli.add_agent(options)
+    options.add_argument(
         "--live", metavar="ENV", help="only make one session, one call and one upload in ENV, and report for an issue"
     )
-    made.add_argument("--engine", type=cli.address, metavar="URL", help="running SGLang server or router to check")
-    cli.add_python(made)
-    made.add_argument("--full", action="store_true", help="show the whole first prompt")
-    made.add_argument("--timeout", type=cli.positive, default=60, metavar="S", help="seconds per check (default: 60)")
-    add_json(made)
-    return made
+    options.add_argument("--engine", type=cli.address, metavar="URL", help="running SGLang server or router to check")
+    cli.add_python(options)
+    options.add_argument("--full", action="store_true", help="show the whole first prompt")
+    options.add_argument(
+        "--timeout", type=cli.positive, default=60, metavar="S", help="seconds per check (default: 60)"
+    )
+    add_json(options)
+    return options
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -27,12 +27,12 @@ EXAMPLES = """\
 
 def parser() -> cli.Parser:
     """Return the options of `orl export`."""
-    made = cli.Parser("export", description=DESCRIPTION, examples=EXAMPLES)
-    made.add_argument("path", metavar="PATH", type=Path, help="a run's folder or a journal's file")
-    made.add_argument("--format", choices=FORMATS, default="jsonl", help="format of the output (default: jsonl)")
-    made.add_argument("--output", metavar="OUT", type=Path, required=True, help="new file, or new folder for hf")
-    made.add_argument("--ids", action="store_true", help="add token ids, loss masks and logprobs")
-    return made
+    options = cli.Parser("export", description=DESCRIPTION, examples=EXAMPLES)
+    options.add_argument("path", metavar="PATH", type=Path, help="a run's folder or a journal's file")
+    options.add_argument("--format", choices=FORMATS, default="jsonl", help="format of the output (default: jsonl)")
+    options.add_argument("--output", metavar="OUT", type=Path, required=True, help="new file, or new folder for hf")
+    options.add_argument("--ids", action="store_true", help="add token ids, loss masks and logprobs")
+    return options
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,6 +1,6 @@
 """`orl gateway`: serve a running engine to agents with tools of their own, and record exactly what was sampled.
 
-The server is the entry point `orl.gateways`. The key stands in a variable, never on the command line (law L6).
+The server is the entry point `orl.gateways`. The key is in a variable, never on the command line (law L6).
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import structs
-from orl_core.errors import ConfigError
 from orl_rollout.edge import interrupt
 
 from orl_launcher import cli, invocation
@@ -53,22 +52,22 @@ EXAMPLES = """\
 
 def parser() -> cli.Parser:
     """Return the options of `orl gateway`."""
-    made = cli.Parser("gateway", description=DESCRIPTION, examples=EXAMPLES)
-    cli.add_config(made, required=False)
-    made.add_argument(
+    options = cli.Parser("gateway", description=DESCRIPTION, examples=EXAMPLES)
+    cli.add_config(options, required=False)
+    options.add_argument(
         "--engine", type=cli.address, required=True, metavar="URL", help="running SGLang server or router"
     )
-    add_model(made)
-    made.add_argument("--port", type=cli.positive, metavar="N", help="port to listen on (default: a free one)")
-    made.add_argument(
+    add_model(options)
+    options.add_argument("--port", type=cli.positive, metavar="N", help="port to listen on (default: a free one)")
+    options.add_argument(
         "--host", default="127.0.0.1", metavar="NAME", help="interface to listen on (default: 127.0.0.1, this machine)"
     )
-    add_budgets(made)
-    made.add_argument(
+    add_budgets(options)
+    options.add_argument(
         "--max-turns", type=cli.positive, default=MAX_TURNS, metavar="N", help=f"turns of a session ({MAX_TURNS})"
     )
-    cli.add_name(made)
-    return made
+    cli.add_name(options)
+    return options
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -80,31 +79,29 @@ def run(arguments: argparse.Namespace) -> int:
     from orl_launcher.doctor.engine import check_answers
 
     config = _config(arguments)
-    found = next(iter(entry_points(group="orl.gateways")), None)
-    if found is None:
-        raise ConfigError("`orl gateway` needs the package orl-gateway, which is not in this environment. Install it")
-    serve = cast("GatewayServer", found.load())
+    (gateway,) = entry_points(group="orl.gateways")  # orl-launcher requires orl-gateway
+    serve = cast("GatewayServer", gateway.load())
     folder = new_run(arguments.name, "gateway")
-    given = os.environ.get(KEY, "")
-    if not given and not sys.stdout.isatty():
+    own_key = os.environ.get(KEY, "")
+    if not own_key and not sys.stdout.isatty():
         raise cli.UsageError(f"{KEY} is not set, and a new key would be written to this output. Set the variable")
-    key = os.environ[KEY] = given or secrets.token_urlsafe(32)
+    key = os.environ[KEY] = own_key or secrets.token_urlsafe(32)
     if not _GOOD(key):
-        raise cli.UsageError(f"{KEY} stands in addresses: set it to 16 or more letters, digits, `-` and `_`")
+        raise cli.UsageError(f"{KEY} is a part of addresses: set it to 16 or more letters, digits, `-` and `_`")
     keep_out(Scrubber.of(config))
     interrupt.run(check_answers(arguments.engine))
     cli.make_folder(folder)
     address = GatewayAddress(engine=arguments.engine, key=key, host=arguments.host, port=arguments.port or 0)
 
-    def told(url: str) -> None:
+    def announce(url: str) -> None:
         console = cli.console()
         console.print(f"gateway {url}, journal {folder}", style="bold", soft_wrap=True)
-        shown = f"${KEY}" if given else key
+        shown = f"${KEY}" if own_key else key
         console.print(f"  export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={shown}", soft_wrap=True)
         console.print(f"  export ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY={shown}", soft_wrap=True)
 
     try:
-        interrupt.run(serve(config, folder, address, told))
+        interrupt.run(serve(config, folder, address, announce))
     finally:
         cli.console().print(f"To show the sessions: {invocation()} show {folder}", soft_wrap=True)
     return 0

@@ -35,25 +35,25 @@ EXAMPLES = """\
 
 def parser() -> cli.Parser:
     """Return the options of `orl init`."""
-    made = cli.Parser("init", description=DESCRIPTION, examples=EXAMPLES)
-    made.add_argument(
+    options = cli.Parser("init", description=DESCRIPTION, examples=EXAMPLES)
+    options.add_argument(
         "environment",
         nargs="?",
         metavar="ENVIRONMENT",
         type=_environment,
         help=KINDS,
     )
-    made.add_argument("--output", metavar="FILE", type=Path, help="file to write (default: NAME.yaml)")
-    made.add_argument("--variant", metavar="NAME", help="environment of your server, if it serves several")
-    made.add_argument(
+    options.add_argument("--output", metavar="FILE", type=Path, help="file to write (default: NAME.yaml)")
+    options.add_argument("--variant", metavar="NAME", help="environment of your server, if it serves several")
+    options.add_argument(
         "--model", metavar="MODEL", help=f"model to train (default: {DEFAULT_MODEL}; GuessNumber: its tiny model)"
     )
     trainer = cli.backend_of(cli.DEFAULT_CONFIG)
-    add_trainer(made, "--trainer", default=trainer, help=f"trainer (default: {trainer})")
-    made.add_argument(
+    add_trainer(options, "--trainer", default=trainer, help=f"trainer (default: {trainer})")
+    options.add_argument(
         "--timeout", type=cli.positive, default=60, metavar="S", help="seconds per question (default: 60)"
     )
-    return made
+    return options
 
 
 def _environment(text: str) -> str:
@@ -75,28 +75,28 @@ def run(arguments: argparse.Namespace) -> int:
         raise cli.UsageError(f"no environment. Give {KINDS} (see {invocation()} init --help)")
     if arguments.output:
         _refuse_existing(arguments.output)
-    found = interrupt.run(_asked(arguments)) if _is_address(arguments) else _named(arguments)
-    output: Path = arguments.output or Path(f"{found.name.rpartition('/')[2].lower()}.yaml")
+    env = interrupt.run(_asked(arguments)) if _is_address(arguments) else _named(arguments)
+    output: Path = arguments.output or Path(f"{env.name.rpartition('/')[2].lower()}.yaml")
     _refuse_existing(output)
     trainer = trainers.find_trainer(arguments.trainer)
-    made = editor_schema(trainers.sections())
-    schema, missing = schema_for(output, made)
-    model = arguments.model or (FIRST if found.name in PLAYED_BY_TINY else DEFAULT_MODEL)
+    editors = editor_schema(trainers.sections())
+    schema, missing = schema_for(output, editors)
+    model = arguments.model or (FIRST if env.name in PLAYED_BY_TINY else DEFAULT_MODEL)
     command = f"orl init {arguments.environment}"
     named = {"backend": arguments.trainer, "model": model}
-    text = config_text(found, command=command, output=output, schema=schema, trainer={**trainer.defaults, **named})
+    text = config_text(env, command=command, output=output, schema=schema, trainer={**trainer.defaults, **named})
     try:
         write_config(output, text)
     except OSError as exc:
         raise ConfigError(f"{output}: {exc.strerror}. Choose another --output") from exc
     if missing:
-        (output.parent / schema).write_text(made, encoding="utf-8")
+        (output.parent / schema).write_text(editors, encoding="utf-8")
     cli.console().print(f"wrote {output}\n", soft_wrap=True)
     code = doctor.run(doctor.parser().parse(["--config", str(output), "--timeout", str(arguments.timeout)]))
     file = shlex.quote(str(output))
     words = f"doctor --config {file}" if code else f"train {arguments.trainer} --config {file}"
-    told = "Correct what failed. To check again" if code else "To train"
-    cli.console().print(f"\n{told}: {invocation()} {words}", soft_wrap=True)
+    advice = "Correct what failed. To check again" if code else "To train"
+    cli.console().print(f"\n{advice}: {invocation()} {words}", soft_wrap=True)
     return code
 
 
@@ -131,5 +131,5 @@ def _named(arguments: argparse.Namespace) -> Survey:
         raise cli.UsageError(f"--variant {arguments.variant}: {name} is one environment. Leave the option out")
     with playground(decode_config({"environments": {name: {}}}, "ENVIRONMENT")) as config:
         url = config.environments[name].base_url
-        found = interrupt.run(survey(name, url, on_platform=url is None, seconds=arguments.timeout))
-    return structs.replace(found, base_url=None)
+        env = interrupt.run(survey(name, url, on_platform=url is None, seconds=arguments.timeout))
+    return structs.replace(env, base_url=None)

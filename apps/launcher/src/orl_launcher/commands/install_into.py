@@ -9,13 +9,12 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from orl_core.errors import ConfigError
+from orl_core.errors import ConfigError, boundary
 from orl_rollout.edge import children
 
 from orl_launcher import cli, trainers
@@ -33,22 +32,22 @@ EXAMPLES = """\
 UV_SECONDS = 3600.0  # it may download
 _LIST = """
 import importlib.metadata as metadata, json
-print(json.dumps({found.metadata["Name"]: found.version for found in metadata.distributions()}))
+print(json.dumps({each.metadata["Name"]: each.version for each in metadata.distributions()}))
 """
 
 
 def parser() -> cli.Parser:
     """Return the options of `orl install-into`."""
-    made = cli.Parser("install-into", description=DESCRIPTION, examples=EXAMPLES)
-    made.add_argument("python", help="the Python of the trainer's environment")
-    add_trainer(made, "--trainer", help="trainer whose adapter to install (default: the one that PYTHON has)")
-    return made
+    options = cli.Parser("install-into", description=DESCRIPTION, examples=EXAMPLES)
+    options.add_argument("python", help="the Python of the trainer's environment")
+    add_trainer(options, "--trainer", help="trainer whose adapter to install (default: the one that PYTHON has)")
+    return options
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Install, check that no other version changed, and print what was installed."""
-    given: str = arguments.python
-    python = str(Path(shutil.which(given) or given).absolute())  # uv looks a name up differently
+    """Install with the versions that are there as constraints, and print what was installed."""
+    named: str = arguments.python
+    python = str(Path(shutil.which(named) or named).absolute())  # uv looks a name up differently
     if Path(python).parent == Path(sys.executable).parent:
         raise cli.UsageError(f"{python} belongs to orl itself. Give the Python of the trainer by its path")
     before = installed(python)
@@ -60,14 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
         again = [word for name in packages for word in ("--reinstall-package", name)]
         wheels = [str(_wheel_of(name, Path(folder) / name)) for name in packages]
         _uv("pip", "install", "--python", python, "--constraint", str(constraints), *again, *wheels)
-    after = installed(python)
-    moved = sorted(name for name, at in kept.items() if after.get(name) != at)
-    if moved:
-        raise ConfigError(
-            f"{python}: packages changed that must not: {', '.join(moved)}. Install their old versions again"
-        )
-    came = ", ".join(f"{name} {at}" for name, at in sorted(after.items()) if name not in kept)
-    cli.console().print(f"{python} has {came}; no other version changed", soft_wrap=True)
+    new = ", ".join(f"{name} {at}" for name, at in sorted(installed(python).items()) if name not in kept)
+    cli.console().print(f"{python} has {new}; no other version changed", soft_wrap=True)
     return 0
 
 
@@ -93,17 +86,12 @@ def installed(python: str) -> dict[str, str]:
     Raises:
         ConfigError: the Python cannot be run, or does not answer.
     """
-    try:
-        asked = children.run([python, "-c", _LIST], timeout=120)
-    except (OSError, subprocess.TimeoutExpired) as exc:
-        raise ConfigError(f"{python}: cannot be run: {exc}. Give the path of a Python") from exc
-    if asked.returncode:
-        raise ConfigError(f"{python}: cannot list its packages: {asked.stderr.strip()[-200:]}")
-    try:
-        found: dict[str, str | None] = json.loads(asked.stdout)
-    except ValueError:
-        raise ConfigError(f"{python}: not a Python. It printed {asked.stdout[:200]!r}. Give another PATH") from None
-    return {name: at for name, at in found.items() if name and at}
+    with boundary(ConfigError, f"listing the packages of {python}, which must be a Python"):
+        answer = children.run([python, "-c", _LIST], timeout=120)
+        if answer.returncode:
+            raise ConfigError(f"{python}: cannot list its packages: {answer.stderr.strip()[-200:]}")
+        versions: dict[str, str | None] = json.loads(answer.stdout)
+    return {name: at for name, at in versions.items() if name and at}
 
 
 def _wheel_of(package: str, folder: Path) -> Path:
@@ -116,12 +104,8 @@ def _wheel_of(package: str, folder: Path) -> Path:
 
 
 def _uv(*arguments: str) -> None:
-    try:
-        done = children.run(["uv", *arguments], timeout=UV_SECONDS)
-    except FileNotFoundError:
-        raise ConfigError("uv: not on PATH. Install it: pip install uv") from None
-    except subprocess.TimeoutExpired:
-        raise ConfigError(f"uv {arguments[0]}: not done within {UV_SECONDS:g} s. Check the network") from None
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        raise ConfigError(f"uv {arguments[0]}: {' '.join(lines[-12:])}")
+    with boundary(ConfigError, f"running uv {arguments[0]} (pip install uv brings it)"):
+        process = children.run(["uv", *arguments], timeout=UV_SECONDS)
+        if process.returncode:
+            lines = [line for line in process.stderr.splitlines() if line.strip()]
+            raise ConfigError(f"uv {arguments[0]}: {' '.join(lines[-12:])}")

@@ -32,20 +32,22 @@ def parser() -> cli.Parser:
         "List the tasks of the configured environments, mix them by weight, shuffle them and write JSON lines.\n"
         "The same seed gives the same bytes. If the command fails, the old file stays as it was."
     )
-    made = cli.Parser("prepare", description=description, examples=EXAMPLES)
-    cli.add_config(made)
-    cli.add_split(made)
-    made.add_argument("--output", required=True, metavar="FILE", type=Path, help="file to write, such as tasks.jsonl")
-    made.add_argument("--max-tasks", type=cli.positive, metavar="N", help="write at most N tasks, divided by weight")
-    made.add_argument(
+    options = cli.Parser("prepare", description=description, examples=EXAMPLES)
+    cli.add_config(options)
+    cli.add_split(options)
+    options.add_argument(
+        "--output", required=True, metavar="FILE", type=Path, help="file to write, such as tasks.jsonl"
+    )
+    options.add_argument("--max-tasks", type=cli.positive, metavar="N", help="write at most N tasks, divided by weight")
+    options.add_argument(
         "--difficulty",
         type=_difficulty,
         metavar="LOW..HIGH",
         help="only tasks whose mean reward at OpenReward is within: 0.1..0.9 (default: as the file says)",
     )
-    made.add_argument("--seed", type=int, default=0, metavar="S", help="seed of choice and order (default: 0)")
-    add_json(made)
-    return made
+    options.add_argument("--seed", type=int, default=0, metavar="S", help="seed of choice and order (default: 0)")
+    add_json(options)
+    return options
 
 
 def _difficulty(text: str) -> tuple[float, float]:
@@ -80,10 +82,10 @@ def _prepare(arguments: argparse.Namespace) -> PreparedTasks:
     from orl_rollout.edge import interrupt
     from orl_rollout.tasks.prepare import TRAINING, prepare
 
-    given = config_of(arguments)
+    file_config = config_of(arguments)
     if arguments.output.exists() and arguments.output.samefile(arguments.config):
         raise cli.UsageError(f"--output {arguments.output} is the configuration itself. Choose another file")
-    with playground(given) as config:
+    with playground(file_config) as config:
         splits = arguments.splits or (TRAINING,)
         prepared = interrupt.run(
             prepare(

@@ -30,6 +30,7 @@ from orl_launcher.playground import playground, warm_model
 from orl_launcher.reports import RolloutReport, add_json, for_people, print_json
 from orl_launcher.trainers import new_run
 from orl_launcher.view.tables import agents_table, metrics_table, pass_at_k_table
+from orl_launcher.view.wording import percent
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
@@ -56,11 +57,11 @@ EXAMPLES = """\
 class RolloutPlan(Struct, frozen=True, kw_only=True):
     """The rollouts to play: `samples` of each task, `concurrency` at once, written to `folder`.
 
-    `config` can reach every environment; `given` is the configuration before that, which is written down.
+    `config` can reach every environment; `original` is the configuration before that, which is written down.
     """
 
     config: RunConfig
-    given: RunConfig
+    original: RunConfig
     tasks: tuple[Task, ...]
     samples: int
     concurrency: int
@@ -76,22 +77,26 @@ class Played(Struct, frozen=True, kw_only=True):
 
 def parser() -> cli.Parser:
     """Return the options of `orl rollout`."""
-    made = cli.Parser("rollout", description=DESCRIPTION, examples=EXAMPLES)
-    cli.add_config(made)
-    cli.add_split(made)
-    made.add_argument("--engine", type=cli.address, metavar="URL", help="SGLang server or router (default: in process)")
-    add_model(made)
-    add_budgets(made)
-    cli.add_agent(made)
-    made.add_argument(
+    options = cli.Parser("rollout", description=DESCRIPTION, examples=EXAMPLES)
+    cli.add_config(options)
+    cli.add_split(options)
+    options.add_argument(
+        "--engine", type=cli.address, metavar="URL", help="SGLang server or router (default: in process)"
+    )
+    add_model(options)
+    add_budgets(options)
+    cli.add_agent(options)
+    options.add_argument(
         "--task-data", metavar="FILE", type=Path, help="file from orl prepare (default: list the tasks now)"
     )
-    made.add_argument("--max-tasks", type=cli.positive, metavar="N", help="play at most N tasks")
-    made.add_argument("--samples", type=cli.positive, default=1, metavar="K", help="rollouts of each task (default: 1)")
-    made.add_argument("--concurrency", type=cli.positive, default=64, metavar="N", help="most at once (default: 64)")
-    cli.add_name(made)
-    add_json(made)
-    return made
+    options.add_argument("--max-tasks", type=cli.positive, metavar="N", help="play at most N tasks")
+    options.add_argument(
+        "--samples", type=cli.positive, default=1, metavar="K", help="rollouts of each task (default: 1)"
+    )
+    options.add_argument("--concurrency", type=cli.positive, default=64, metavar="N", help="most at once (default: 64)")
+    cli.add_name(options)
+    add_json(options)
+    return options
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -115,7 +120,7 @@ def _rollout(arguments: argparse.Namespace) -> RolloutReport:
     config = structs.replace(config, rollout=structs.replace(config.rollout, journal=None))  # it is in the folder
     folder = new_run(arguments.name, f"{config.openreward_run_name}-rollout")
     rows = None if config.environments or config.trainer.task_data is None else Path(config.trainer.task_data)
-    given = arguments.task_data or rows
+    original = arguments.task_data or rows
     if arguments.task_data and arguments.splits:
         raise cli.UsageError("--split lists tasks, and --task-data names a file of them. Give one of the two")
     refuse_missing(config)
@@ -128,8 +133,8 @@ def _rollout(arguments: argparse.Namespace) -> RolloutReport:
         cli.make_folder(folder)
         plan = RolloutPlan(
             config=reachable,
-            given=config,
-            tasks=_tasks(reachable, folder, arguments, given),
+            original=config,
+            tasks=_tasks(reachable, folder, arguments, original),
             samples=arguments.samples,
             concurrency=arguments.concurrency,
             folder=folder,
@@ -140,19 +145,19 @@ def _rollout(arguments: argparse.Namespace) -> RolloutReport:
     return _conclude(config, played, folder)
 
 
-def _tasks(config: RunConfig, folder: Path, arguments: argparse.Namespace, given: Path | None) -> tuple[Task, ...]:
+def _tasks(config: RunConfig, folder: Path, arguments: argparse.Namespace, original: Path | None) -> tuple[Task, ...]:
     """Return the tasks to play: of the file `given`, else listed. Held-out ones are those of training's evaluations."""
     from orl_rollout.tasks.file import read_tasks
     from orl_rollout.tasks.prepare import HELD_OUT, TRAINING, prepare
 
     splits = arguments.splits or [TRAINING]
     most: int | None = arguments.max_tasks or (config.eval.max_tasks if splits == [HELD_OUT] else None)
-    if given is None:
+    if original is None:
         seed = config.trainer.seed
         interrupt.run(prepare(config, folder / "tasks.jsonl", max_tasks=most, seed=seed, splits=splits))
-    tasks = tuple(islice(read_tasks(given or folder / "tasks.jsonl", config), most))
+    tasks = tuple(islice(read_tasks(original or folder / "tasks.jsonl", config), most))
     if not tasks:
-        raise ConfigError(f"{given}: holds no task. Write one with {invocation()} prepare")
+        raise ConfigError(f"{original}: holds no task. Write one with {invocation()} prepare")
     return tasks
 
 
@@ -168,12 +173,11 @@ async def _against(url: str, plan: RolloutPlan) -> list[Played]:
 
 def _in_process(plan: RolloutPlan) -> list[Played]:
     """Play against a model on this thread, the rollouts' loop on another."""
-    found = next(iter(entry_points(group="orl.engines")), None)
-    if found is None:
-        raise cli.UsageError(
-            f"no engine in this environment. Give --engine, or run {to_install(cli.backend_of(cli.DEFAULT_CONFIG))}"
-        )
-    local = cast("LocalEngine", found.load())
+    engines = [*entry_points(group="orl.engines")]
+    if not engines:
+        extra = cli.backend_of(cli.DEFAULT_CONFIG)
+        raise cli.UsageError(f"no engine in this environment. Give --engine, or run {to_install(extra)}")
+    local = cast("LocalEngine", engines[0].load())
     return local(str(plan.config.trainer.model), lambda engine: play(plan, engine))
 
 
@@ -181,42 +185,51 @@ async def play(plan: RolloutPlan, engine: Engine) -> list[Played]:
     """Play the plan. Return one Played for each rollout, in the order in which they ended.
 
     Raises:
-        OrlError: the run cannot go on (the breaker, a full disk).
+        OrlError: the run cannot continue (the breaker, a full disk).
     """
     from orl_rollout.run_folder.config_file import write_config
     from orl_rollout.runtime.stack import open_runtime
 
-    from orl_launcher.view.progress import rollouts_counted
+    from orl_launcher.view.progress import counting
 
-    console = cli.console()
     async with open_runtime(plan.config, str(plan.config.trainer.model), plan.folder, plan.samples) as runtime:
-        write_config(plan.folder, plan.given)
-        with rollouts_counted(len(plan.tasks) * plan.samples, console) as told:
-            return await play_all(plan, runtime, engine, told)
+        write_config(plan.folder, plan.original)
+        with counting(cli.console()) as show:
+            return await play_all(plan, runtime, engine, show)
 
 
 async def play_all(
-    plan: RolloutPlan, runtime: Runtime, engine: Engine, told: Callable[[float | None], None]
+    plan: RolloutPlan, runtime: Runtime, engine: Engine, show: Callable[[int, int, str], None]
 ) -> list[Played]:
-    """Play the plan with `runtime`, as `play` does. `told` takes the success of each rollout, None for an error."""
+    """Play the plan with `runtime`, as `play` does. `show` takes how many rollouts of how many ended, in words, too."""
     from orl_rollout.loop.sampling import sampling_seed
     from orl_rollout.runtime.runtime import RolloutRequest
     from orl_rollout.runtime.stack import run_all
 
     sampling = {"temperature": plan.config.eval.temperature, "top_p": plan.config.eval.top_p}
     played: list[Played] = []
+    total = len(plan.tasks) * plan.samples
+    show(0, total, "rollouts")
 
     async def one(key: str, task: Task) -> None:
         seeded = {**sampling, "sampling_seed": sampling_seed(plan.config.trainer.seed, key)}
         request = RolloutRequest(task=task, rollout_id=key, sampling=seeded, evaluation=True)
         outcome = await runtime.play(request, engine)
         played.append(Played(error=outcome.trajectory.error, stats=stats_of(outcome)))
-        told(None if outcome.trajectory.error else float(outcome.success))
+        show(len(played), total, _words(played, total))
 
     work = ((f"{task.key}/{sample}", task) for task in plan.tasks for sample in range(plan.samples))
     left = takewhile(lambda _: not interrupt.received(), work)
-    await run_all(starmap(one, left), min(plan.concurrency, len(plan.tasks) * plan.samples))
+    await run_all(starmap(one, left), min(plan.concurrency, total))
     return played
+
+
+def _words(played: Sequence[Played], total: int) -> str:
+    judged = [one.stats.success for one in played if not one.error]
+    words = [f"rollouts {len(played)}/{total}"]
+    words += [f"success {percent(sum(judged) / len(judged))}"] if judged else []
+    words += [f"{len(played) - len(judged)} in ERROR"] if len(played) > len(judged) else []
+    return "  ".join(words)
 
 
 def _conclude(config: RunConfig, played: Sequence[Played], folder: Path) -> RolloutReport:
@@ -230,8 +243,8 @@ def _conclude(config: RunConfig, played: Sequence[Played], folder: Path) -> Roll
     append(folder / "metrics.jsonl", "eval", 0, metrics, seconds=0.0)
     errors = [one.error for one in played if one.error]
     latest = visible(" ".join(Scrubber.of(config).scrub(errors[-1]).split())) if errors else ""
-    failed = f"all rollouts ended in ERROR, the latest: {latest}" if 0 < len(errors) == len(played) else ""
-    note_end(config, folder, failed)
+    failed = 0 < len(errors) == len(played)
+    note_end(config, folder, f"all rollouts ended in ERROR, the latest: {latest}" if failed else "")
     if errors:
         console.print(
             f"{len(errors)} rollouts ended in ERROR and do not count. The latest error: {latest}", soft_wrap=True

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import argparse
 from collections import deque
-from collections.abc import Iterator
 from itertools import islice, starmap
 from pathlib import Path
-from typing import Literal
 
 from msgspec import structs
 from orl_core.errors import OrlError, boundary
 from orl_rollout.episodes.journal import Entry, journal_files, read_journal
+from orl_rollout.run_folder.metrics_log import Kind
 from orl_rollout.run_folder.record import Record, journal_of, read_record
 from orl_rollout.run_folder.training_metrics import TRAINING_METRICS
 
@@ -44,19 +43,19 @@ EXAMPLES = """\
 
 def parser() -> cli.Parser:
     """Return the options of `orl show`."""
-    made = cli.Parser("show", description="Show a run or a journal of episodes.", examples=EXAMPLES)
-    made.add_argument(
+    options = cli.Parser("show", description="Show a run or a journal of episodes.", examples=EXAMPLES)
+    options.add_argument(
         "path",
         metavar="PATH",
         type=Path,
         nargs="?",
         help="a run's folder or a journal's file (default: the latest run)",
     )
-    made.add_argument("--html", metavar="OUT", type=Path, help="write a self-contained HTML page to this file")
-    made.add_argument("--episode", metavar="N", type=int, help="show one episode, by its number; -1 is the last")
-    made.add_argument("--failed", action="store_true", help="show only episodes that did not succeed")
-    add_json(made)
-    return made
+    options.add_argument("--html", metavar="OUT", type=Path, help="write a self-contained HTML page to this file")
+    options.add_argument("--episode", metavar="N", type=int, help="show one episode, by its number; -1 is the last")
+    options.add_argument("--failed", action="store_true", help="show only episodes that did not succeed")
+    add_json(options)
+    return options
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -106,12 +105,6 @@ def _title(number: int, entry: Entry) -> str:
     return f"Episode {number}{'' if entry.step is None else f', step {entry.step}'}"
 
 
-def _numbered(path: Path, *, failed: bool) -> Iterator[tuple[int, Entry]]:
-    """Yield episodes with their number in the journal, from 1."""
-    numbered = enumerate(read_journal(path), start=1)
-    return (one for one in numbered if not (failed and one[1].success))
-
-
 def _chosen(path: Path, arguments: argparse.Namespace, most: int) -> list[tuple[int, Entry]]:
     """Return the episode that was asked for, or the last `most`.
 
@@ -119,31 +112,31 @@ def _chosen(path: Path, arguments: argparse.Namespace, most: int) -> list[tuple[
         UsageError: there is no such episode.
     """
     wanted: int | None = arguments.episode
-    numbered = _numbered(path, failed=arguments.failed)
+    numbered = enumerate(read_journal(path), start=1)
+    matching = (one for one in numbered if not (arguments.failed and one[1].success))
     if wanted is None:
-        return [*deque(numbered, most)]
-    if wanted < 0:  # counted first: the last ones may be more than memory holds
-        before = sum(1 for _ in numbered) + wanted
-        rest = _numbered(path, failed=arguments.failed)
-        found = next(islice(rest, before, None), None) if before >= 0 else None
+        return [*deque(matching, most)]
+    if wanted < 0:
+        last = deque(matching, -wanted)
+        chosen = [*last][:1] if len(last) == -wanted else []
     else:
-        found = next((one for one in numbered if one[0] == wanted), None)
-    if not found:
+        chosen = [*islice((one for one in matching if one[0] == wanted), 1)]
+    if not chosen:
         kind = " that failed" if arguments.failed else ""
         raise cli.UsageError(f"{path}: no episode {wanted}{kind}. List them with {invocation()} show")
-    return [found]
+    return chosen
 
 
 def _report(path: Path, record: Record | None, chosen: list[tuple[int, Entry]], *, whole: bool) -> ShowReport:
     """Return what is shown; of `whole` episodes the messages too."""
-    names = dict.fromkeys(name for name, _ in (*MAIN_METRICS, *TRAINING_METRICS.items()))
-    names = {**names, "rollouts": None, "judged": None}
-    kinds: tuple[Literal["train", "eval"], ...] = ("train", "eval")
+    names = dict.fromkeys((*dict(MAIN_METRICS), *TRAINING_METRICS, "rollouts", "judged"))
+    kinds: tuple[Kind, ...] = ("train", "eval")
     curves = [
         MetricReport(name=name, kind=kind, steps=list(steps), values=list(values))
         for name in (names if record else ())
         for kind in kinds
-        if record and (steps := record.curve(name, kind)[0]) and (values := record.curve(name, kind)[1])
+        for steps, values in (record.curve(name, kind) if record else ((), ()),)
+        if steps
     ]
     return ShowReport(
         path=str(path),

@@ -75,8 +75,8 @@ class TrainParser(TrainerParser):
         file = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
         cli.add_config(file, default=cli.DEFAULT_CONFIG)
         with suppress(ConfigError, argparse.ArgumentError):  # which is reported when the file is loaded
-            given, _ = file.parse_known_args(words)
-            return cli.backend_of(given.config, given.overrides)
+            own, _ = file.parse_known_args(words)
+            return cli.backend_of(own.config, own.overrides)
         return ""
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
@@ -89,20 +89,20 @@ class TrainParser(TrainerParser):
 
 def parser() -> cli.Parser:
     """Return the options of `orl train`."""
-    made = TrainParser("train", description=DESCRIPTION, examples=f"{EXAMPLES}{other_help('train')}")
-    add_trainer(made, "backend", nargs="?", metavar="TRAINER", help="trainer (default: trainer.backend in the file)")
-    cli.add_config(made, default=cli.DEFAULT_CONFIG)
-    cli.add_name(made)
-    made.add_argument(
+    options = TrainParser("train", description=DESCRIPTION, examples=f"{EXAMPLES}{other_help('train')}")
+    add_trainer(options, "backend", nargs="?", metavar="TRAINER", help="trainer (default: trainer.backend in the file)")
+    cli.add_config(options, default=cli.DEFAULT_CONFIG)
+    cli.add_name(options)
+    options.add_argument(
         "--dry-run",
         action="store_true",
         help="check everything, show the plan, start nothing; exit code 1 if it would not start",
     )
-    cli.add_python(made)
-    cli.add_agent(made)
-    add_shared(made)
-    made.usage = "orl train [TRAINER] [options] [-- trainer arguments]"
-    return made
+    cli.add_python(options)
+    cli.add_agent(options)
+    add_shared(options)
+    options.usage = "orl train [TRAINER] [options] [-- trainer arguments]"
+    return options
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -177,7 +177,7 @@ def _train(config: RunConfig, trainer: Trainer, folder: Path, arguments: argpars
     with playground(warm) as served:
         task_data, eval_data = _tasks(served, folder)
         interrupt.run(record_versions(served, folder))
-        made = Run(
+        job = Run(
             config=served,
             folder=folder,
             task_data=task_data,
@@ -188,7 +188,7 @@ def _train(config: RunConfig, trainer: Trainer, folder: Path, arguments: argpars
             started=started,
         )
         with following(folder / "metrics.jsonl", config.trainer.num_rollout, console):
-            trainer.train(made)
+            trainer.train(job)
 
 
 def _tasks(config: RunConfig, folder: Path) -> tuple[Path, Path | None]:
@@ -223,16 +223,16 @@ def _conclude(folder: Path) -> None:
         return
     console = cli.console()
     try:
-        told = f"The report: {write_report(folder)}"
+        line = f"The report: {write_report(folder)}"
     except OSError as fault:  # the end of the training itself counts
-        told = f"No report: {fault}. To make it: {invocation()} show {folder} --html report.html"
+        line = f"No report: {fault}. To make it: {invocation()} show {folder} --html report.html"
     for table in overview(record):
         console.print(table)
     for line in untrained(record):
         console.print(line, soft_wrap=True)
     seconds = record.summary.get("seconds_total")
     took = f" in {duration(seconds)}" if isinstance(seconds, int | float) and record.finished else " so far"
-    console.print(f"{count(record.steps)}{took}. {told}", soft_wrap=True)
+    console.print(f"{count(record.steps)}{took}. {line}", soft_wrap=True)
     shown = f"{invocation()} show {folder}, or in a browser: {invocation()} view {folder}"
     console.print(f"To show the episodes: {shown}", style="dim", soft_wrap=True)
 
@@ -245,8 +245,8 @@ def _print_plan(config: RunConfig, arguments: argparse.Namespace, folder: Path) 
     from orl_launcher.view.html import flat
     from orl_launcher.view.tables import plain_table
 
-    made = is_made(config)
-    plan = plan_run(warm_model(config)[0] if made else config, folder, arguments.extra, arguments.python)
+    ready = is_made(config)
+    plan = plan_run(warm_model(config)[0] if ready else config, folder, arguments.extra, arguments.python)
     table = plain_table("setting", "value")
     table.columns[1].justify = "left"
     public: dict[str, Any] = config.public()
@@ -256,7 +256,7 @@ def _print_plan(config: RunConfig, arguments: argparse.Namespace, folder: Path) 
     console.print(table)
     if served := ", ".join(served_here(config)):
         console.print(f"would serve {served}", soft_wrap=True)
-    if not made:
+    if not ready:
         console.print(f"would make {config.trainer.model} first: the plan cannot look into it yet", soft_wrap=True)
     if plan.memory:
         console.print(visible(plan.memory), markup=False, highlight=False, soft_wrap=True)

@@ -32,11 +32,11 @@ EXAMPLES = """\
 
 def parser() -> cli.Parser:
     """Return the options of `orl upload`."""
-    made = cli.Parser("upload", description=DESCRIPTION, examples=EXAMPLES)
-    made.add_argument("run", metavar="RUN", type=Path, help="a run's folder")
-    made.add_argument("--seconds", type=cli.positive, default=600, metavar="N", help="time limit (default: 600)")
-    cli.add_overrides(made)
-    return made
+    options = cli.Parser("upload", description=DESCRIPTION, examples=EXAMPLES)
+    options.add_argument("run", metavar="RUN", type=Path, help="a run's folder")
+    options.add_argument("--seconds", type=cli.positive, default=600, metavar="N", help="time limit (default: 600)")
+    cli.add_overrides(options)
+    return options
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -60,21 +60,18 @@ def send_rest(config: RunConfig, folder: Path) -> None:
 
     config, console = reachable(config), cli.console()
     journal = Path(config.rollout.journal or folder)
-    advice = f"To send the rest: {invocation()} upload {folder}"
+    finished = False
     try:
         if not any(uploads(config, name) for name in config.environments) or not unsent(journal):
-            return
-        finished = False
-        try:
-            if not interrupt.received():
-                told = f"sending rollouts to OpenReward, {REST_SECONDS} s at most"
-                console.print(told, style="dim", soft_wrap=True)
-                finished = _send(journal, config, REST_SECONDS)
-        finally:
-            if not finished:
-                console.print(advice, soft_wrap=True)
+            finished = True
+        elif not interrupt.received():
+            console.print(f"sending rollouts to OpenReward, {REST_SECONDS} s at most", style="dim", soft_wrap=True)
+            finished = _send(journal, config, REST_SECONDS)
     except OrlError as fault:  # the end of the training itself counts
-        console.print(f"uploads: {fault}. {advice}", soft_wrap=True)
+        console.print(f"uploads: {fault}", soft_wrap=True)
+    finally:
+        if not finished:
+            console.print(f"To send the rest: {invocation()} upload {folder}", soft_wrap=True)
 
 
 def _send(journal: Path, config: RunConfig, seconds: float) -> bool:
@@ -87,9 +84,9 @@ def _send(journal: Path, config: RunConfig, seconds: float) -> bool:
         finished = interrupt.result_of(interrupt.on_thread(lambda: uploader.close(seconds)))
     finally:
         counts = uploader.counts
-        told = [f"{counts.sent} rollouts sent"]
-        told += [f"{counts.refused} refused by the platform"] if counts.refused else []
-        told += [f"{counts.withheld} not sent because they contain a secret"] if counts.withheld else []
-        told += [f"{counts.broken} unreadable"] if counts.broken else []
-        cli.console().print(", ".join(told) + ("" if finished else "; not all of them"), soft_wrap=True)
+        words = [f"{counts.sent} rollouts sent"]
+        words += [f"{counts.refused} refused by the platform"] if counts.refused else []
+        words += [f"{counts.withheld} not sent because they contain a secret"] if counts.withheld else []
+        words += [f"{counts.broken} unreadable"] if counts.broken else []
+        cli.console().print(", ".join(words) + ("" if finished else "; not all of them"), soft_wrap=True)
     return finished

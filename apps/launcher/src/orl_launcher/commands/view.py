@@ -29,8 +29,8 @@ EXAMPLES = """\
 
 def parser() -> cli.Parser:
     """Return the options of `orl view`."""
-    made = cli.Parser("view", description=DESCRIPTION, examples=EXAMPLES)
-    made.add_argument(
+    options = cli.Parser("view", description=DESCRIPTION, examples=EXAMPLES)
+    options.add_argument(
         "path",
         metavar="PATH",
         type=Path,
@@ -38,8 +38,8 @@ def parser() -> cli.Parser:
         default=RUNS,
         help="folder of runs, a run, or a journal's file (default: runs)",
     )
-    made.add_argument("--port", type=cli.positive, metavar="N", help="port to listen on (default: a free one)")
-    return made
+    options.add_argument("--port", type=cli.positive, metavar="N", help="port to listen on (default: a free one)")
+    return options
 
 
 def run(arguments: argparse.Namespace) -> int:

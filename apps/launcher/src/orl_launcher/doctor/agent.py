@@ -1,4 +1,4 @@
-"""Check of an agent of the user's: it can be started, and plays one turn where an engine is given.
+"""Check of an agent of the user's: it can be started, and plays one turn if the command names an engine.
 
 The turn is played as any rollout is, in the first environment, and is not recorded.
 """
@@ -10,13 +10,13 @@ from orl_core.config import AgentConfig, RunConfig
 from orl_core.config.limits import context_tokens_of, limits_of
 from orl_core.errors import ConfigError, OrlError
 from orl_core.render import Renderer
-from orl_core.trajectory import RolloutSpec, Trajectory
+from orl_core.trajectory import RolloutSpec
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.listing import list_tasks, open_listing
 from orl_rollout.runtime.player import Player, load_player
 from orl_rollout.sglang.client import SglangEngine
 
-from orl_launcher.doctor.report import Report, Stage, Verdict
+from orl_launcher.doctor.report import Report, Verdict
 from orl_launcher.playground import playground
 
 
@@ -33,15 +33,14 @@ def check_agent(page: Report, config: RunConfig, renderer: Renderer | None, url:
         needs = "--engine URL" if url is None else "an environment that opens and a certified tokenizer"
         page.say(Verdict.UNCHECKED, f"{name}: no turn is played without {needs}")
         return
-    stage = Stage("playing a turn")
     try:
         with playground(config) as reachable:
-            told = page.await_(name, lambda: _play(reachable, player, renderer, url), stage=stage)
+            turn = page.await_(name, lambda: _play(reachable, player, renderer, url), stage="playing a turn")
     except OrlError as exc:
         page.say(Verdict.FAILED, f"{name}: {exc}")
         return
-    if told:
-        page.say(Verdict.OK, f"{name}: {told}")
+    if turn:
+        page.say(Verdict.OK, f"{name}: {turn}")
 
 
 async def _play(config: RunConfig, player: Player, renderer: Renderer, url: str) -> str:
@@ -60,10 +59,6 @@ async def _play(config: RunConfig, player: Player, renderer: Renderer, url: str)
         limits = structs.replace(limits_of(config, name), max_turns=1)
         job = RolloutSpec(task=task, rollout_id="orl-doctor", limits=limits, sampling={"temperature": 1.0})
         trajectory = await player(job, session=client.session(task), renderer=renderer, engine=engine)
-    return _told(trajectory, name)
-
-
-def _told(trajectory: Trajectory, name: str) -> str:
     if trajectory.error:
         raise OrlError(trajectory.error)
     (turn,) = trajectory.turns

@@ -52,7 +52,7 @@ def check_up(arguments: argparse.Namespace) -> DoctorReport:
         page.say(Verdict.UNCHECKED, "the trainer starts its own engine. To check a running one, give --engine URL")
     if config.agent:
         page.group("agent")
-        check_agent(page, config, reader.renderer if opened and reader else None, arguments.engine)
+        check_agent(page, config, reader[1] if opened and reader else None, arguments.engine)
     page.group("trainer")
     _trainer(page, config, arguments)
     return page.conclude()
@@ -103,8 +103,8 @@ def _tokenizer(page: Report, config: RunConfig) -> tuple[Reader | None, RunConfi
     ready = page.attempt("model", look)
     if ready is False:
         page.say(Verdict.UNCHECKED, f"{model}: made when `orl train` or `orl rollout` first needs it")
-    made = page.attempt(model, lambda: warm_model(config)[0]) if ready else None
-    return (check_tokenizer(page, made), made) if made else (None, config)
+    warm = page.attempt(model, lambda: warm_model(config)[0]) if ready else None
+    return (check_tokenizer(page, warm), warm) if warm else (None, config)
 
 
 def _trainer(page: Report, config: RunConfig, arguments: argparse.Namespace) -> None:
@@ -115,10 +115,12 @@ def _trainer(page: Report, config: RunConfig, arguments: argparse.Namespace) -> 
     plan = page.attempt(str(backend), lambda: plan_run(config, RUNS / config.openreward_run_name, python=python))
     if plan is None:
         return
-    given = {"--config": arguments.config, "--model": getattr(arguments, "trainer.model", None), "--python": python}
-    words = shlex.join(word for option, value in given.items() if value for word in (option, value))
-    asked = f"{invocation()} train {backend} {words} --dry-run"
-    page.say(Verdict.OK, f"{backend}: flags and sizes fit. To show the plan: {asked}")
+    options = {"--config": arguments.config, "--model": getattr(arguments, "trainer.model", None), "--python": python}
+    words = shlex.join(word for option, value in options.items() if value for word in (option, value))
+    page.say(
+        Verdict.OK,
+        f"{backend}: flags and sizes fit. To show the plan: {invocation()} train {backend} {words} --dry-run",
+    )
     if plan.engine:
         page.say(Verdict.OK, f"{backend}: {plan.engine}")
     if config.reward:

@@ -73,32 +73,31 @@ async def _ask(url: str) -> dict[str, Any]:
             healthy = [str(worker["url"]) for worker in workers if worker.get("is_healthy")]
             if workers and not healthy:
                 raise EngineError(f"a router without a healthy worker (of {len(workers)})")
-            told = {"workers": f"a router, {len(healthy)} of {len(workers)} workers healthy"} if workers else {}
+            if workers:
+                about["workers"] = f"a router, {len(healthy)} of {len(workers)} workers healthy"
         with suppress(aiohttp.ClientError, ValueError):  # this machine may not reach a worker
             async with HttpClient(next(iter(healthy), url)) as http:
-                told |= await _fields_of(http, "model_info", "server_info")
-        return {**about, **told}
+                about |= await _fields_of(http, "model_info", "server_info")
+        return about
 
 
 async def _fields_of(http: HttpClient, *names: str) -> dict[str, Any]:
     """Return the fields of the JSON objects under these paths, as far as there are any."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name in names:
         async with http.request("GET", f"/{name}", headers={}) as answer:
             if answer.status == 200:
                 body = await read(answer, ANSWER_BYTES)
                 with suppress(UnsafeAnswer, ValueError, msgspec.ValidationError):
-                    found |= msgspec.convert(decode(body), dict[str, Any])
-    return found
+                    fields |= msgspec.convert(decode(body), dict[str, Any])
+    return fields
 
 
 def _say_about(page: Report, config: RunConfig, url: str, about: dict[str, Any]) -> None:
     model, named = about.get("model_path"), config.trainer.model
     version = about.get("weight_version")
-    told = ["up", *([about["workers"]] if "workers" in about else [])]
-    told += [f"serves {model}"] if model else []
-    told += [f"weights `{version}`"] if version else []
-    page.say(Verdict.OK, f"{url}: {', '.join(told)}")
+    facts = ("up", about.get("workers"), model and f"serves {model}", version and f"weights `{version}`")
+    page.say(Verdict.OK, f"{url}: {', '.join(filter(None, facts))}")
     if isinstance(model, str) and named and PurePosixPath(model).name.lower() != PurePosixPath(named).name.lower():
         page.say(Verdict.WARNING, f"{url}: serves {model}, but the tokenizer is that of {named}. Check that they match")
     held, wanted = about.get("context_length"), context_tokens_of(config)

@@ -8,10 +8,8 @@ from __future__ import annotations
 import os
 from functools import partial
 
-from msgspec import Struct
 from orl_core.config import RunConfig
 from orl_core.errors import ConfigError, SessionError
-from orl_core.messages import Message, ToolSpec
 from orl_rollout.edge.secrets import ENCODED, PLATFORM_KEY, SHORTEST, SecretEntry, all_entries, api_key, unset
 from orl_rollout.loop.session import Opening
 from orl_rollout.loop.tool_check import Toolbox
@@ -21,16 +19,10 @@ from orl_rollout.openreward.listing import list_tasks, open_listing
 from orl_rollout.openreward.required_secrets import required_secrets
 from orl_rollout.run_folder.environments import refuse_other_build
 
-from orl_launcher.doctor.report import Report, Stage, Verdict
+from orl_launcher.doctor.report import Report, Verdict
 from orl_launcher.playground import served_here
 
-
-class Opened(Struct, frozen=True, kw_only=True):
-    """The beginning of an episode of the environment `env_name`."""
-
-    env_name: str
-    messages: tuple[Message, ...]
-    tools: tuple[ToolSpec, ...]
+Opened = tuple[str, Opening]  # an environment, and the beginning of its episode
 
 
 def check_secrets(page: Report, config: RunConfig) -> None:
@@ -71,30 +63,27 @@ def _check_entry(page: Report, entry: SecretEntry) -> None:
         advice = f"Write null there and set the variable {entry.variables[-1]}"
         page.say(Verdict.WARNING, f"{subject}: its value is in the configuration. {advice}")
     else:
-        found = next(variable for variable in (entry.own_variable, *entry.variables) if os.environ.get(variable))
-        page.say(Verdict.OK, f"{subject}: set by the variable {found}")
+        source = next(variable for variable in (entry.own_variable, *entry.variables) if os.environ.get(variable))
+        page.say(Verdict.OK, f"{subject}: set by the variable {source}")
 
 
 def check_environments(page: Report, config: RunConfig, *, missing: tuple[str, ...] = ()) -> Opened | None:
     """Open one session of each environment that is not `missing`. Return the first that opens."""
     names = [name for name in config.environments if name not in missing]
-    opened: list[Opened | None] = []
-    for name in names:
-        stage = Stage("importing the SDK")
-        opened.append(page.await_(name, partial(_visit, page, config, name, stage), stage=stage))
-    return next(filter(None, opened), None)
+    visits = [page.await_(name, partial(_visit, page, config, name), stage="importing the SDK") for name in names]
+    return next(filter(None, visits), None)
 
 
-async def _visit(page: Report, config: RunConfig, name: str, stage: Stage) -> Opened:
+async def _visit(page: Report, config: RunConfig, name: str) -> Opened:
     """List the configured splits, then open and close a session of the first task."""
     environment = config.environments[name]
     async with OpenRewardClient(config) as client:
-        stage.words = ""  # until the server's first answer
+        page.stage = ""  # until the server's first answer
         with as_session_error(f"asking {name} what it serves"):
             remote = await client.environment(name)
             stated = await remote.version() if environment.version else None
         refuse_other_build(name, config, stated)
-        stage.words = "listing its tasks"
+        page.stage = "listing its tasks"
         if environment.base_url is None and api_key():
             await _check_required(page, config, name)
         splits = dict.fromkeys((*environment.splits, *environment.eval_splits))
@@ -106,24 +95,24 @@ async def _visit(page: Report, config: RunConfig, name: str, stage: Stage) -> Op
         page.say(Verdict.OK, f"{name}: {sizes}")
         tasks = [task async for task in list_tasks(client, listings[0], [0])]
         session = client.session(tasks[0])
-        stage.words = "opening a session"
+        page.stage = "opening a session"
         try:
             opening = await session.open(tasks[0])
         finally:
             await session.close()
     _say_opening(page, name, opening)
-    return Opened(env_name=name, messages=opening.messages, tools=opening.tools)
+    return name, opening
 
 
 def _say_opening(page: Report, name: str, opening: Opening) -> None:
     names = Toolbox(opening.tools).names
-    said = f"{name}: a session opens with {_counted(len(opening.messages), 'message')}, tools: {names}"
+    line = f"{name}: a session opens with {_counted(len(opening.messages), 'message')}, tools: {names}"
     if opening.accepts_text_answer:
-        page.say(Verdict.OK, f"{said}; a plain answer ends it")
+        page.say(Verdict.OK, f"{line}; a plain answer ends it")
     elif opening.tools:
-        page.say(Verdict.OK, said)
+        page.say(Verdict.OK, line)
     else:
-        page.say(Verdict.WARNING, f"{said}, and takes no plain answer, so the model can do nothing in it")
+        page.say(Verdict.WARNING, f"{line}, and takes no plain answer, so the model can do nothing in it")
 
 
 async def _check_required(page: Report, config: RunConfig, name: str) -> None:
@@ -136,8 +125,8 @@ async def _check_required(page: Report, config: RunConfig, name: str) -> None:
     named = {secret.lower() for secret in (*config.secrets, *config.environments[name].secrets)}
     lacking = [secret for secret in needed if secret.lower() not in named and secret != PLATFORM_KEY]
     if lacking:
-        told = ", ".join(lacking)
-        page.say(Verdict.FAILED, f"{name}: needs the secrets {told}. Name them in `secrets` of the configuration")
+        advice = "Name them in `secrets` of the configuration"
+        page.say(Verdict.FAILED, f"{name}: needs the secrets {', '.join(lacking)}. {advice}")
     else:
         page.say(Verdict.OK, f"{name}: all secrets that it needs are named: {', '.join(needed) or 'none'}")
 

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import structs
 from orl_core.config import RunConfig
 from orl_core.errors import OrlError
-from orl_core.messages import Action, Message, ToolCall, ToolResult
+from orl_core.messages import Action, ToolCall
 from orl_core.trajectory import RolloutSpec, StopReason, Trajectory, Turn
 from orl_rollout.edge.http import HttpClient
 from orl_rollout.edge.secrets import Scrubber
@@ -33,7 +33,7 @@ from orl_rollout.openreward.sdk import api_url
 from orl_rollout.run_folder.environments import refuse_other_build
 
 from orl_launcher import cli
-from orl_launcher.doctor.report import Report, Stage, Verdict
+from orl_launcher.doctor.report import Report, Verdict
 from orl_launcher.options import config_of
 from orl_launcher.playground import playground
 from orl_launcher.reports import DoctorReport
@@ -62,15 +62,14 @@ def _try(page: Report, config: RunConfig, name: str) -> None:
         f"orl {version('orl-launcher')}, openreward {version('openreward')}, Python {platform.python_version()}, "
         f"{platform.system()} {platform.machine()}"
     ]
-    stage = Stage("importing the SDK")
     try:
         with playground(config) as reachable:
-            episode = page.await_(name, lambda: _play(page, reachable, name, heard, stage), stage=stage)
+            episode = page.await_(name, lambda: _play(page, reachable, name, heard), stage="importing the SDK")
     except OrlError as fault:
         page.say(Verdict.FAILED, f"{name}: {fault}")
         episode = None
     if episode and page.attempt("upload", lambda: uploads(config, name)):
-        status = page.await_("upload", lambda: _upload(page, config, episode, heard), stage=Stage("uploading"))
+        status = page.await_("upload", lambda: _upload(page, config, episode, heard), stage="uploading")
         if status is not None:
             page.say(Verdict.OK if status < 300 else Verdict.FAILED, f"upload: the platform answers HTTP {status}")
     else:
@@ -79,7 +78,7 @@ def _try(page: Report, config: RunConfig, name: str) -> None:
     page.note("\n".join(heard))
 
 
-async def _play(page: Report, config: RunConfig, name: str, heard: list[str], stage: Stage) -> Trajectory:
+async def _play(page: Report, config: RunConfig, name: str, heard: list[str]) -> Trajectory:
     """Make one call in the first task. Return the episode."""
     environment = config.environment(name)
     place = "OpenReward" if environment.base_url is None else "its own server"
@@ -88,23 +87,24 @@ async def _play(page: Report, config: RunConfig, name: str, heard: list[str], st
             stated = await (await client.environment(name)).version()
         heard.append(f"{name} at {place}: openreward {stated.version}, build {stated.build_sha}")
         refuse_other_build(name, config, stated)
-        stage.words = "listing its tasks"
+        page.stage = "listing its tasks"
         listing = await open_listing(client, name, environment.splits[0])
         task = await anext(list_tasks(client, listing, [0]))
         page.say(Verdict.OK, f"{name}: {listing.split} has {listing.size} tasks")
         session, began = client.session(task), time.monotonic()
         try:
-            stage.words = "opening a session"
+            page.stage = "opening a session"
             opening = await session.open(task)
-            heard.append(f"messages: {', '.join(map(_shape, opening.messages))}")
-            heard += [f"tool {tool.name}: {_types(tool.parameters)}" for tool in opening.tools]
+            heard.append(f"{len(opening.messages)} messages, tools: {', '.join(tool.name for tool in opening.tools)}")
             page.say(Verdict.OK, f"{name}: a session opens in {time.monotonic() - began:.1f} s")
-            stage.words = "calling a tool"
+            page.stage = "calling a tool"
             calls = tuple(ToolCall(name=tool.name, arguments=_arguments(tool.parameters)) for tool in opening.tools[:1])
             result = await (session.call(calls[0]) if calls else session.answer("test"))
         finally:
             await session.close()
-    heard.append(f"result of {result.name}: {_shape(result)}")
+    blocks = ", ".join(type(block).__name__ for block in result.content)
+    reward, failure = "no reward" if result.reward is None else "a reward", result.failure or "none"
+    heard.append(f"result of {result.name}: [{blocks}], {reward}, finished {result.finished}, failure {failure}")
     page.say(Verdict.OK, f"{name}: {result.name} answers in {result.seconds:.1f} s, and the session closes")
     turn = Turn(
         observation=(), generations=(), action=Action(text="" if calls else "test", calls=calls), results=(result,)
@@ -128,24 +128,18 @@ async def _upload(page: Report, config: RunConfig, episode: Trajectory, heard: l
 
 
 def _trace(heard: list[str]) -> aiohttp.TraceConfig:
-    """Return a trace that writes a line for each request: method, path, status, seconds until its answer begins."""
+    """Return a trace that writes a line for each answered request: method, path, status, seconds until it begins."""
     trace = aiohttp.TraceConfig()
 
     async def began(_session: object, request: SimpleNamespace, _params: object) -> None:
         request.began = time.monotonic()
 
     async def answered(_session: object, request: SimpleNamespace, params: aiohttp.TraceRequestEndParams) -> None:
-        _write(params.method, params.url.path, str(params.response.status), request.began)
-
-    async def broke(_session: object, request: SimpleNamespace, params: aiohttp.TraceRequestExceptionParams) -> None:
-        _write(params.method, params.url.path, type(params.exception).__name__, request.began)
-
-    def _write(method: str, path: str, outcome: str, began: float) -> None:
-        heard.append(f"{method} {path}: {outcome} in {time.monotonic() - began:.3f} s")
+        seconds = time.monotonic() - request.began
+        heard.append(f"{params.method} {params.url.path}: {params.response.status} in {seconds:.3f} s")
 
     trace.on_request_start.append(began)
     trace.on_request_end.append(answered)
-    trace.on_request_exception.append(broke)
     return trace
 
 
@@ -157,18 +151,3 @@ def _arguments(schema: dict[str, Any]) -> dict[str, Any]:
         for name, about in properties.items()
         if name in schema.get("required", ())
     }
-
-
-def _types(schema: dict[str, Any]) -> str:
-    properties: dict[str, dict[str, Any]] = schema.get("properties", {})
-    return ", ".join(f"{name} {about.get('type', 'any')}" for name, about in properties.items()) or "no argument"
-
-
-def _shape(said: Message | ToolResult) -> str:
-    """Return a message or a result without its text."""
-    kinds = ", ".join(type(block).__name__ for block in said.content)
-    if isinstance(said, Message):
-        return f"{said.role} [{kinds}]"
-    reward = "no reward" if said.reward is None else "a reward"
-    failure = f", refused as {said.failure.value}" if said.failure else ""
-    return f"[{kinds}], {reward}, finished {said.finished}, metadata {sorted(said.metadata)}{failure}"

@@ -5,7 +5,6 @@ The weights are not loaded. It knows no environments: it renders the opening tha
 
 from __future__ import annotations
 
-from msgspec import Struct
 from orl_core.config import RunConfig
 from orl_core.config.limits import context_tokens_of
 from orl_core.render import Renderer
@@ -15,16 +14,12 @@ from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
 from orl_launcher.doctor.environments import Opened
-from orl_launcher.doctor.report import Report, Stage, Verdict
+from orl_launcher.doctor.report import Report, Verdict
 
 HEAD, TAIL = 1000, 300  # characters of a prompt that are shown of a longer one
 
 
-class Reader(Struct, frozen=True):
-    """A certified renderer and its tokenizer."""
-
-    tokenizer: Tokenizer
-    renderer: Renderer
+Reader = tuple[Tokenizer, Renderer]  # the renderer is certified
 
 
 def check_tokenizer(page: Report, config: RunConfig) -> Reader | None:
@@ -34,26 +29,26 @@ def check_tokenizer(page: Report, config: RunConfig) -> Reader | None:
         page.say(Verdict.FAILED, "no model. Give --model, or set trainer.model in the file")
         return None
     advice = "--model takes the folder of a checkpoint, or a name on a reachable model hub"
-    stage = Stage("loading the tokenizer")
-    tokenizer = page.attempt(model, lambda: open_tokenizer(config, model), advice=advice, stage=stage)
+    loading = "loading the tokenizer"
+    tokenizer = page.attempt(model, lambda: open_tokenizer(config, model), advice=advice, stage=loading)
     if tokenizer is None:
         return None
-    stage = Stage("certifying the chat template")
-    renderer = page.attempt(model, lambda: open_renderer(config, tokenizer), stage=stage)
+    certifying = "certifying the chat template"
+    renderer = page.attempt(model, lambda: open_renderer(config, tokenizer), stage=certifying)
     if renderer is None:
         return None
     _say_certificate(page, model, renderer)
     if page.attempt("thinking", lambda: check_renderer(config, renderer) or True):
         page.say(Verdict.OK, _thinking(config, tokenizer))
-    return Reader(tokenizer, renderer)
+    return tokenizer, renderer
 
 
 def _thinking(config: RunConfig, tokenizer: HFTokenizer) -> str:
     """Return the value of `thinking` and the variables that the chat template gets."""
-    given = ", ".join(f"{name}={value!r}" for name, value in tokenizer.chat_template.variables.items())
-    said = "not set" if config.thinking is None else str(config.thinking).lower()
+    variables = ", ".join(f"{name}={value!r}" for name, value in tokenizer.chat_template.variables.items())
+    setting = "not set" if config.thinking is None else str(config.thinking).lower()
     masked = "" if config.rollout.train_on.reasoning else "; reasoning does not train"
-    return f"thinking: {said}{masked}; the chat template gets {given or 'no variable'}"
+    return f"thinking: {setting}{masked}; the chat template gets {variables or 'no variable'}"
 
 
 def _say_certificate(page: Report, model: str, renderer: Renderer) -> None:
@@ -73,20 +68,21 @@ def _say_certificate(page: Report, model: str, renderer: Renderer) -> None:
 
 def check_prompt(page: Report, config: RunConfig, opened: Opened, reader: Reader, *, full: bool) -> tuple[int, ...]:
     """Render the opening, compare its length with the context and show it. Return its ids, () if that fails."""
-    ids = page.attempt(opened.env_name, lambda: reader.renderer.open(opened.messages, opened.tools))
+    (name, opening), (tokenizer, renderer) = opened, reader
+    ids = page.attempt(name, lambda: renderer.open(opening.messages, opening.tools))
     if ids is None:
         return ()
     context, turn = context_tokens_of(config), config.rollout.turn_tokens
     room = context - len(ids)
-    said = f"{opened.env_name}: {len(ids)} ids of a context of {context}"
+    line = f"{name}: {len(ids)} ids of a context of {context}"
     wider = "Raise rollout.context_tokens (--max-context-len)"
     if room <= 0:
-        page.say(Verdict.FAILED, f"{said}: no turn can be played. {wider}")
+        page.say(Verdict.FAILED, f"{line}: no turn can be played. {wider}")
     elif room < turn:
-        page.say(Verdict.WARNING, f"{said}: {room} are left, fewer than rollout.turn_tokens ({turn}). {wider}")
+        page.say(Verdict.WARNING, f"{line}: {room} are left, fewer than rollout.turn_tokens ({turn}). {wider}")
     else:
-        page.say(Verdict.OK, said)
-    page.note(_shortened(page.scrubber.scrub(reader.tokenizer.decode(ids)), full=full))
+        page.say(Verdict.OK, line)
+    page.note(_shortened(page.scrubber.scrub(tokenizer.decode(ids)), full=full))
     return ids
 
 

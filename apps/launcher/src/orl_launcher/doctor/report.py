@@ -43,22 +43,18 @@ STYLES = {
 }
 
 
-class Stage:
-    """Names the work that is under way in a check ("loading the tokenizer"). Empty as long as nothing has answered."""
-
-    def __init__(self, words: str = "") -> None:
-        self.words = words
-
-
 class Report:
-    """One page of findings. `seconds` limits each check; `scrubber` is set once the configuration is read."""
+    """One page of findings. `seconds` limits each check; `scrubber` is set once the configuration is read.
+
+    `stage` is the work of a check that is under way ("loading the tokenizer"), "" as long as nothing has answered.
+    """
 
     def __init__(self, console: Console, seconds: float) -> None:
         self._console = console
         self._counts = Counter[Verdict]()
         self._group = ""
         self._findings: list[FindingReport] = []
-        self.seconds = seconds
+        self.seconds, self.stage = seconds, ""
         self.scrubber = Scrubber(())
 
     def group(self, name: str) -> None:
@@ -82,42 +78,39 @@ class Report:
 
     def conclude(self) -> DoctorReport:
         """Print the number of findings of each verdict. Return all of them."""
-        told = ", ".join(f"{self._counts[verdict]} {verdict}" for verdict in Verdict if self._counts[verdict])
-        self._console.print(told, style="bold", markup=False)
+        counts = (f"{self._counts[verdict]} {verdict}" for verdict in Verdict if self._counts[verdict])
+        self._console.print(", ".join(counts), style="bold", markup=False)
         return DoctorReport(ok=not self._counts[Verdict.FAILED], findings=self._findings)
 
-    def attempt(self, subject: str, work: Callable[[], T], *, advice: str = "", stage: Stage | None = None) -> T | None:
-        """Return the result of `work` on a thread; None if it fails or takes too long, which is said with `advice`.
+    def attempt(self, subject: str, work: Callable[[], T], *, advice: str = "", stage: str = "") -> T | None:
+        """Return the result of `work` on a thread; None after a fault or too long a time, printed with `advice`.
 
         A thread that takes too long is left behind: foreign code cannot be ended, and must not hold the command.
         Work with a `stage` is still loading rather than failed if it takes too long.
         """
         waited = lambda: interrupt.result_of(interrupt.on_thread(work), self.seconds)  # noqa: E731
-        return self._tried(subject, waited, advice, stage or Stage())
+        return self._result(subject, waited, advice, stage)
 
-    def await_(
-        self, subject: str, work: Callable[[], Awaitable[T]], *, advice: str = "", stage: Stage | None = None
-    ) -> T | None:
+    def await_(self, subject: str, work: Callable[[], Awaitable[T]], *, advice: str = "", stage: str = "") -> T | None:
         """Return the result of `work` on an event loop, as `attempt`. Work that takes too long is cancelled."""
 
         async def in_time() -> T:
             async with asyncio.timeout(self.seconds):
                 return await work()
 
-        return self._tried(subject, lambda: interrupt.run(in_time()), advice, stage or Stage())
+        return self._result(subject, lambda: interrupt.run(in_time()), advice, stage)
 
-    def _tried(self, subject: str, work: Callable[[], T], advice: str, stage: Stage) -> T | None:
+    def _result(self, subject: str, work: Callable[[], T], advice: str, stage: str) -> T | None:
+        self.stage = stage
         try:
             with boundary(OrlError, "a bug in orl"):
                 try:
                     with self._console.status(visible(subject)):  # a terminal alone shows that it works
                         return work()
                 except TimeoutError as exc:
-                    if not stage.words:
+                    if not self.stage:
                         raise OrlError(f"not done within {self.seconds:g} s. Raise --timeout") from exc
-                    self.say(
-                        Verdict.LOADING, f"{subject}: {stage.words} takes over {self.seconds:g} s. Raise --timeout"
-                    )
+                    self.say(Verdict.LOADING, f"{subject}: {self.stage} takes over {self.seconds:g} s. Raise --timeout")
         except OrlError as exc:
             self.say(Verdict.FAILED, f"{subject}: {exc}{f'. {advice}' if advice else ''}")
         return None

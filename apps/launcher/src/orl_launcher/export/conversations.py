@@ -59,8 +59,8 @@ class DatumRow(Struct, frozen=True, kw_only=True):
 class ChatRow(Struct, frozen=True, kw_only=True):
     """One conversation of an episode. `tools` is a JSON array as text; `reward` is None where the episode failed.
 
-    `conversation` counts those of the rollout, from 0. `data` are all rows of training data of the rollout; they stand
-    with its first conversation, and only where ids were asked for. Held-out episodes train nothing: their mask is 0.
+    `conversation` counts those of the rollout, from 0. `data` are all rows of training data of the rollout,
+    in its first conversation alone, if ids are wanted. Held-out episodes train nothing: their mask is 0.
     """
 
     messages: tuple[ChatMessage, ...]
@@ -121,7 +121,7 @@ def _paths(trajectory: Trajectory) -> list[list[int]]:
 def _messages(trajectory: Trajectory, path: Sequence[int]) -> Iterator[ChatMessage]:
     """Yield what was said on one path. Calls are numbered; results take the numbers in the same order."""
     repeated = {turn for turn, following in pairwise(path) if trajectory.turns[following].messages}
-    made = 0
+    count = 0
     open_calls: list[str | None] = []
     for one in conversation(trajectory, path):
         message = one.message
@@ -134,8 +134,8 @@ def _messages(trajectory: Trajectory, path: Sequence[int]) -> Iterator[ChatMessa
             continue
         open_calls = []
         for call in one.action.calls if one.action else message.calls:
-            open_calls.append(f"call_{made}" if isinstance(call, ToolCall) else None)
-            made += isinstance(call, ToolCall)
+            open_calls.append(f"call_{count}" if isinstance(call, ToolCall) else None)
+            count += isinstance(call, ToolCall)
         yield ChatMessage(
             role=message.role,
             content=_text(message.content),
@@ -149,7 +149,7 @@ def _call(call: ToolCall, number: str) -> Call:
 
 
 def _text(content: Sequence[Block]) -> str:
-    """Return the text of a message. An image stands as its type: the formats here hold text."""
+    """Return the text of a message. An image becomes its type: the formats here hold text."""
     return clean(
         "\n".join(f"[image {block.mime_type}]" if isinstance(block, ImageBlock) else block.text for block in content)
     )

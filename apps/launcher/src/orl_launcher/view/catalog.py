@@ -79,8 +79,8 @@ class Catalog:
 
     def rows(self) -> list[RunRow]:
         """Return the list of runs, the one that changed last first."""
-        made = [self._row(name, path) for name, path in self.runs().items()]
-        return sorted(made, key=lambda row: row.changed, reverse=True)
+        rows = [self._row(name, path) for name, path in self.runs().items()]
+        return sorted(rows, key=lambda row: row.changed, reverse=True)
 
     def _row(self, name: str, path: Path) -> RunRow:
         try:

@@ -28,7 +28,7 @@ class Act(Struct, frozen=True):
 
 
 class TurnRows(Struct, frozen=True):
-    """One turn. `reasoning` and `text` are what the model said, as parsed, filled where there are no `pieces`."""
+    """One turn. `reasoning` and `text` are the parsed output of the model, "" if there are `pieces`."""
 
     title: str
     acts: tuple[Act, ...]
@@ -54,7 +54,7 @@ class EpisodeRows(Struct, frozen=True, kw_only=True):
 
 
 def episode_rows(title: str, entry: Entry, decoder: Decoder | None) -> EpisodeRows:
-    """Make the rows of an episode. Without a `decoder` the parsed text stands in for the pieces."""
+    """Make the rows of an episode. Without a `decoder` they have the parsed text instead of pieces."""
     trajectory, row = entry.trajectory, row_of(0, entry)
     shown = sum(len(turn.observation) for turn in trajectory.turns)
     sampled = sum(len(turn.action_ids) for turn in trajectory.turns)

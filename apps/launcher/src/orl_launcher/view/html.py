@@ -1,4 +1,4 @@
-"""HTML pages, from the templates beside this file.
+"""HTML pages, from the templates next to this file.
 
 A page is one file: no script, no request to anywhere. Every value that a template prints is made visible and escaped,
 because episodes hold whatever environments and models said; only our own drawings (`|safe`) are not.
@@ -27,7 +27,7 @@ def page(template: str, **values: object) -> str:
 
 @cache
 def _templates() -> Environment:
-    made = Environment(
+    environment = Environment(
         loader=PackageLoader("orl_launcher.view", ""),
         autoescape=True,
         undefined=StrictUndefined,
@@ -37,9 +37,9 @@ def _templates() -> Environment:
     )
     words = (wording.number, wording.percent, wording.duration, wording.count, wording.thousands, wording.noted)
     filters = (*words, draw, spark, folded)
-    cast("dict[str, Any]", made.filters).update({each.__name__: each for each in filters})
-    cast("dict[str, Any]", made.globals)["random"] = wording.RANDOM
-    return made
+    cast("dict[str, Any]", environment.filters).update({each.__name__: each for each in filters})
+    cast("dict[str, Any]", environment.globals)["random"] = wording.RANDOM
+    return environment
 
 
 def _finalize(value: object) -> object:

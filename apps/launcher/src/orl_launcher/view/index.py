@@ -1,6 +1,6 @@
 """The index of a journal: one row of SQLite for each episode, so that a million of them can be filtered.
 
-The database lies in a cache folder, never beside the journal. It grows with the journal: each file is read from where
+The database is in a cache folder, never in that of the journal. It grows with the journal: each file is read from where
 the last whole record ended. The records themselves are read from the journal again.
 """
 
@@ -26,25 +26,23 @@ from orl_rollout.logs import logger_of
 
 from orl_launcher.reports import EpisodeRow, row_of
 
-VERSION = 3  # of the tables
+VERSION = 4  # of the tables
 BATCH = 5000  # records of one transaction
 PAGE = 50  # episodes
 GROUP = 32  # episodes of a group, or attempts at a task, that are shown
-PERIOD = 2.0  # seconds between two looks at a journal
-FIRST_SECONDS = 0.5  # that the first page of a journal waits for its index
-IDLE = 60.0  # seconds after the last page of a run, from which its journal is left alone
+SECONDS = 1.0  # that a page waits for what its journal has gained
 
 FIELDS = EpisodeRow.__struct_fields__
 COLUMNS = ", ".join((*FIELDS, "environment", "file", "start"))
 TABLES = f"""
-CREATE TABLE files (id INTEGER PRIMARY KEY, name TEXT UNIQUE, inode INTEGER, position INTEGER);
-CREATE TABLE episodes (
+CREATE TABLE IF NOT EXISTS files (id INTEGER PRIMARY KEY, name TEXT UNIQUE, inode INTEGER, position INTEGER);
+CREATE TABLE IF NOT EXISTS episodes (
     number INTEGER PRIMARY KEY, {COLUMNS.removeprefix("number, ")}
 );
-CREATE INDEX by_task ON episodes (task, step);
-CREATE INDEX by_kind ON episodes (evaluation, number DESC);
-CREATE INDEX by_environment ON episodes (environment);
-CREATE INDEX by_stop_reason ON episodes (stop_reason);
+CREATE INDEX IF NOT EXISTS by_task ON episodes (task, step);
+CREATE INDEX IF NOT EXISTS by_kind ON episodes (evaluation, number DESC);
+CREATE INDEX IF NOT EXISTS by_environment ON episodes (environment);
+CREATE INDEX IF NOT EXISTS by_stop_reason ON episodes (stop_reason);
 """
 ORDERS = {
     "training first": "evaluation, number DESC",  # episodes that train, and tokens in colour
@@ -90,29 +88,25 @@ class Index:
 
     def __init__(self, journal: Path, cache: Path) -> None:
         self.journal = journal.resolve()
-        self.asked = 0.0  # when somebody looked at it last
-        self.whole = threading.Event()  # the whole journal was read once
         digest = hashlib.blake2b(os.fsencode(self.journal), digest_size=12).hexdigest()
-        self._path = cache / f"{digest}.sqlite3"
+        self._path = cache / f"{digest}-{VERSION}.sqlite3"
         with boundary(OrlError, f"making the index {self._path}"):
             cache.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._make()
 
     def _make(self) -> None:
+        try:
+            self._create()
+        except sqlite3.OperationalError:  # another server holds it: it is not broken
+            raise
+        except sqlite3.DatabaseError:  # a cache that is broken is made again
+            for suffix in ("", "-wal", "-shm"):
+                Path(f"{self._path}{suffix}").unlink(missing_ok=True)
+            self._create()
+
+    def _create(self) -> None:
         with self._opened() as database:
-            try:
-                version = database.execute("PRAGMA user_version").fetchone()[0]
-                if version == VERSION and database.execute("PRAGMA quick_check").fetchone()[0] == "ok":
-                    return
-            except sqlite3.OperationalError:  # another server holds it: it is not broken
-                raise
-            except sqlite3.DatabaseError:
-                pass
-        for suffix in ("", "-wal", "-shm"):  # it is a cache: one that is broken or old is made again
-            Path(f"{self._path}{suffix}").unlink(missing_ok=True)
-        with self._opened() as database:
-            database.execute("PRAGMA journal_mode = WAL")
-            database.executescript(f"BEGIN; {TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
+            database.executescript(f"PRAGMA journal_mode = WAL; BEGIN IMMEDIATE; {TABLES} COMMIT;")
 
     @contextmanager
     def _opened(self) -> Generator[sqlite3.Connection]:
@@ -127,7 +121,7 @@ class Index:
             OrlError: a file of the journal or the index cannot be read.
         """
         with boundary(OrlError, f"reading the journal {self.journal}"), self._opened() as database:
-            database.execute("PRAGMA synchronous = OFF")
+            database.execute("PRAGMA synchronous = NORMAL")
             for file in journal_files(self.journal):
                 with boundary(OrlError, f"reading the journal {file}"), file.open("rb") as records:
                     yield from _read(database, file.name, records)
@@ -146,12 +140,12 @@ class Index:
             OrlError: the journal has changed, or cannot be read.
         """
         with self._opened() as database:
-            found = database.execute(
+            row = database.execute(
                 "SELECT name, start FROM episodes JOIN files ON files.id = file WHERE number = ?", (number,)
             ).fetchone()
-        if found is None:
+        if row is None:
             return None
-        name, start = found
+        name, start = row
         path = self.journal / name if self.journal.is_dir() else self.journal
         with boundary(OrlError, f"reading the journal {path}"), path.open("rb") as records:
             record = next(read_frames(records, start), None)
@@ -215,8 +209,8 @@ def _condition(query: Mapping[str, str]) -> tuple[str, list[Any]]:
             try:
                 values.append(form[text] if isinstance(form, dict) else form(text))
             except (KeyError, ValueError):
-                told = f"Choose one of: {', '.join(form)}" if isinstance(form, dict) else "Give a number"
-                raise ConfigError(f"{name} is {text}. {told}") from None
+                advice = f"Choose one of: {', '.join(form)}" if isinstance(form, dict) else "Give a number"
+                raise ConfigError(f"{name} is {text}. {advice}") from None
     return " AND ".join(conditions), values
 
 
@@ -241,14 +235,14 @@ def _read(database: sqlite3.Connection, name: str, records: Any) -> Iterator[int
 
 def _file(database: sqlite3.Connection, name: str, fact: os.stat_result) -> tuple[int, int]:
     """Return the number of a file, and the byte up to which it is indexed. A file that was replaced begins anew."""
-    found = database.execute("SELECT id, inode, position FROM files WHERE name = ?", (name,)).fetchone()
-    if found and found["inode"] == fact.st_ino and found["position"] <= fact.st_size:
-        return found["id"], found["position"]
-    if found:
-        database.execute("DELETE FROM episodes WHERE file = ?", (found["id"],))
-        database.execute("DELETE FROM files WHERE id = ?", (found["id"],))
-    made = database.execute("INSERT INTO files (name, inode, position) VALUES (?, ?, 0)", (name, fact.st_ino))
-    return made.lastrowid or 0, 0
+    row = database.execute("SELECT id, inode, position FROM files WHERE name = ?", (name,)).fetchone()
+    if row and row["inode"] == fact.st_ino and row["position"] <= fact.st_size:
+        return row["id"], row["position"]
+    if row:
+        database.execute("DELETE FROM episodes WHERE file = ?", (row["id"],))
+        database.execute("DELETE FROM files WHERE id = ?", (row["id"],))
+    cursor = database.execute("INSERT INTO files (name, inode, position) VALUES (?, ?, 0)", (name, fact.st_ino))
+    return cursor.lastrowid or 0, 0
 
 
 def _row_in(frame: Frame, file: int) -> tuple[Any, ...] | None:
@@ -262,55 +256,24 @@ def _row_in(frame: Frame, file: int) -> tuple[Any, ...] | None:
 
 
 class Indexes:
-    """The indexes of the journals that somebody looks at, in the folder `cache`. A thread keeps them up to date."""
+    """The indexes of the journals that pages show, in the folder `cache`."""
 
     def __init__(self, cache: Path) -> None:
         self._cache = cache
         self._indexes: dict[Path, Index] = {}
         self._lock = threading.Lock()
-        self._wake = threading.Event()
-        self._ended = False
-        self._thread = threading.Thread(target=self._follow, name="orl-view-index", daemon=True)
-
-    def start(self) -> None:
-        """Begin to follow journals."""
-        self._thread.start()
-
-    def end(self) -> None:
-        """Stop the thread after its batch."""
-        self._ended = True
-        self._wake.set()
-        self._thread.join()
 
     def of(self, journal: Path) -> Index:
-        """Return the index of a journal, which is followed from now on. A large one may not hold everything yet.
+        """Return the index of a journal, read for at most SECONDS. A large one may not hold everything yet.
 
         Raises:
             OrlError: the cache cannot be written.
         """
         with self._lock:
-            if journal not in self._indexes:
-                self._indexes[journal] = Index(journal, self._cache)
-            index = self._indexes[journal]
-            index.asked = time.monotonic()
-        self._wake.set()
-        index.whole.wait(FIRST_SECONDS)
-        return index
-
-    def _follow(self) -> None:
-        while not self._ended:
-            self._wake.clear()
-            with self._lock:
-                followed = [one for one in self._indexes.values() if time.monotonic() - one.asked < IDLE]
-            for index in followed:
-                self._refresh(index)
-            self._wake.wait(PERIOD if followed else None)
-
-    def _refresh(self, index: Index) -> None:
+            index = self._indexes.get(journal) or self._indexes.setdefault(journal, Index(journal, self._cache))
+        until = time.monotonic() + SECONDS
         try:
-            for _ in index.refresh():
-                if self._ended:
-                    return
+            next((None for _ in index.refresh() if time.monotonic() >= until), None)
         except OrlError as fault:
             logger.warning("%s", fault)
-        index.whole.set()
+        return index

@@ -97,8 +97,8 @@ class Pages:
         index = self._index(self._record(name))
         number = query.get("page", "")
         chosen = {key: query.get(key, "").strip() for key in (*FILTERS, "order")}
-        found = index.page(chosen, int(number) if number.isdecimal() and len(number) < 10 else 0)
-        values = {"found": found, "chosen": chosen, "orders": tuple(ORDERS), "indexed": index.progress()}
+        episodes = index.page(chosen, int(number) if number.isdecimal() and len(number) < 10 else 0)
+        values = {"found": episodes, "chosen": chosen, "orders": tuple(ORDERS), "indexed": index.progress()}
         return self._page("episode_list", f"Episodes of {name}", run=name, **values)
 
     def episode(self, name: str, number: int) -> str:
@@ -164,7 +164,7 @@ def _title(row: EpisodeRow) -> str:
 
 
 def _drawings(records: Sequence[Record], kind: Kind) -> tuple[Drawing, ...]:
-    made: list[Drawing] = []
+    drawings: list[Drawing] = []
     for name, title, share in CHARTS:
         strokes = tuple(
             Stroke(line=line, style=f"run-{index}", dots=kind == "eval")
@@ -172,8 +172,8 @@ def _drawings(records: Sequence[Record], kind: Kind) -> tuple[Drawing, ...]:
             if (line := _line(record, name, kind)).steps
         )
         if any(len(stroke.line.steps) > 1 for stroke in strokes):
-            made.append(Drawing(title=title, strokes=strokes, share=share))
-    return tuple(made)
+            drawings.append(Drawing(title=title, strokes=strokes, share=share))
+    return tuple(drawings)
 
 
 def _line(record: Record, name: str, kind: Kind) -> Line:

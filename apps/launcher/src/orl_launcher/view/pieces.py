@@ -18,7 +18,7 @@ from orl_core.text import visible
 from orl_core.trajectory import Turn
 from orl_rollout.run_folder.contract import TOKENIZER
 
-UNLIKELY = 0.5  # the probability below which a sampled piece stands out
+UNLIKELY = 0.5  # the probability below which a sampled piece is marked
 SPELLING = 8  # ids that one character may take before it is shown as it is
 
 
@@ -61,7 +61,7 @@ class Decoder(Protocol):
 
 
 def load_decoder(*folders: Path) -> Decoder | None:
-    """Load the first tokenizer in `folders`: beside a journal, or in a run's checkpoint. Return None if there is none.
+    """Load the first tokenizer in `folders`: next to a journal, or in a run's checkpoint. Return None if there is none.
 
     Raises:
         RenderError: the file holds no tokenizer.

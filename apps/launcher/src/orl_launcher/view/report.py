@@ -1,6 +1,6 @@
-"""report.html and curve.png of a run, made from its folder alone, whichever trainer wrote it.
+"""report.html of a run, made from its folder alone, whichever trainer wrote it.
 
-It writes these two files and changes nothing else. An interrupted run gets a page of what there is.
+It writes this file and changes nothing else. An interrupted run gets a page of what there is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from orl_rollout.episodes.journal import Entry, read_journal
 from orl_rollout.run_folder.metrics_log import MetricsRow
 from orl_rollout.run_folder.record import Record, read_record
 
-from orl_launcher.view.curves import charts_of, write_png
+from orl_launcher.view.curves import charts_of
 from orl_launcher.view.episode import episode_rows
 from orl_launcher.view.evaluations import results_of
 from orl_launcher.view.html import flat, page
@@ -23,7 +23,7 @@ from orl_launcher.view.notices import notices_of
 from orl_launcher.view.pieces import load_decoder
 from orl_launcher.view.wording import MAIN_METRICS, duration, number, thousands
 
-FOREMOST = ("environments", "trainer", "eval")  # settings that stand in sight
+FOREMOST = ("environments", "trainer", "eval")  # settings that are always in sight
 FIGURES = (
     ("seconds_per_step", "a step", duration),
     ("rollout_seconds_per_step", "rollouts of a step", duration),
@@ -34,15 +34,13 @@ FIGURES = (
 
 
 def write_report(folder: Path) -> Path:
-    """Write report.html, and curve.png if there are curves, into the folder of a run. Return the page's path.
+    """Write report.html into the folder of a run. Return the page's path.
 
     Raises:
         OrlError: there is no run, or its files cannot be used.
     """
     record = read_record(folder)
     values = values_of(record)
-    if values["charts"]:
-        write_png(values["charts"], folder / "curve.png", f"{', '.join(record.environments) or folder.name}")
     examples, decoder = examples_of(read_journal(record.journal)), load_decoder(record.journal, folder)
     played = (("Before", examples.before), ("After", examples.after)) if examples else ()
     text = page(
@@ -62,7 +60,7 @@ def values_of(record: Record) -> dict[str, Any]:
     name = record.folder.resolve().name
     trainer: dict[str, Any] = record.config.get("trainer", {})
     total = record.summary.get("seconds_total")
-    told: object = record.summary.get("versions")
+    versions: object = record.summary.get("versions")
     return {
         "name": name,
         "record": record,
@@ -76,15 +74,17 @@ def values_of(record: Record) -> dict[str, Any]:
         **_metrics(record),
         "foremost": flat({key: value for key, value in record.config.items() if key in FOREMOST}),
         "settings": flat({key: value for key, value in record.config.items() if key not in FOREMOST}),
-        "versions": ", ".join(map(" ".join, flat(cast("dict[str, Any]", told)))) if isinstance(told, dict) else "",
+        "versions": ", ".join(map(" ".join, flat(cast("dict[str, Any]", versions))))
+        if isinstance(versions, dict)
+        else "",
     }
 
 
 def _metrics(record: Record) -> dict[str, list[Any]]:
     """Return the columns of the metrics table and its rows: `ours`, and the `others`, which are the trainer's own."""
     points: list[tuple[str, MetricsRow]] = []
-    for found, label in ((record.of_kind("eval"), "held-out"), (record.of_kind("train"), "training")):
-        points += [(f"{label}, step {point.step}", point) for point in (*found[:1], *found[1:][-1:])]
+    for points_of_kind, label in ((record.of_kind("eval"), "held-out"), (record.of_kind("train"), "training")):
+        points += [(f"{label}, step {point.step}", point) for point in (*points_of_kind[:1], *points_of_kind[1:][-1:])]
     prefixes = tuple(f"{prefix}/" for prefix in ("all", *record.environments))
     ours: list[list[str]] = []
     others: list[list[str]] = []

@@ -39,14 +39,13 @@ class Viewer:
 
     def __init__(self, root: Path, cache: Path, token: str | None = None) -> None:
         self.token = token or secrets.token_urlsafe(24)
-        self._indexes = Indexes(cache)
         self._catalog = Catalog(root)
-        self._pages = Pages(self._catalog, self._indexes, Address(f"/{self.token}/"))
+        self._pages = Pages(self._catalog, Indexes(cache), Address(f"/{self.token}/"))
 
     def app(self) -> web.Application:
-        """Return the application. It follows journals while it runs."""
-        made = web.Application(middlewares=[self._guard])
-        get = made.router.add_get
+        """Return the application."""
+        app = web.Application(middlewares=[self._guard])
+        get = app.router.add_get
         get("/{token}/", self._answer(lambda _: self._pages.runs()))
         get("/{token}/compare", self._answer(lambda request: self._pages.comparison(request.query.getall("run", []))))
         get("/{token}/run/{run}", self._answer(lambda request: self._pages.run(request.match_info["run"])))
@@ -54,9 +53,7 @@ class Viewer:
         for view in ("episode", "group", "task"):
             get(f"/{{token}}/run/{{run}}/{view}/{{number:[0-9]{{1,12}}}}", self._answer(self._one(view)))
         get("/{token}/{asset:[a-z]+[.][a-z]+}", self._asset)
-        made.on_startup.append(self._start)
-        made.on_cleanup.append(self._end)
-        return made
+        return app
 
     def check(self) -> None:
         """Refuse a folder that does not exist.
@@ -65,12 +62,6 @@ class Viewer:
             ConfigError: it does not.
         """
         self._catalog.runs()
-
-    async def _start(self, _: web.Application) -> None:
-        self._indexes.start()
-
-    async def _end(self, _: web.Application) -> None:
-        await asyncio.to_thread(self._indexes.end)
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -87,13 +78,13 @@ class Viewer:
         answer.headers.update(HEADERS)
         return answer
 
-    def _answer(self, made: Callable[[web.Request], str]) -> Handler:
+    def _answer(self, make: Callable[[web.Request], str]) -> Handler:
         """Return the handler of a page that is made on a thread."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
             status = 200
             try:
-                text = await asyncio.to_thread(_within, made, request)
+                text = await asyncio.to_thread(_within, make, request)
             except NotFoundError as fault:
                 status, text = 404, self._pages.problem(str(fault))
             except ConfigError as fault:
@@ -108,8 +99,8 @@ class Viewer:
         return self._pages.episodes(request.match_info["run"], request.query)
 
     def _one(self, view: str) -> Callable[[web.Request], str]:
-        made: Callable[[str, int], str] = getattr(self._pages, view)
-        return lambda request: made(request.match_info["run"], int(request.match_info["number"]))
+        make: Callable[[str, int], str] = getattr(self._pages, view)
+        return lambda request: make(request.match_info["run"], int(request.match_info["number"]))
 
     async def _asset(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["asset"]
@@ -119,7 +110,7 @@ class Viewer:
         return web.Response(text=text, content_type=ASSETS[name])
 
 
-def _within(made: Callable[[web.Request], str], request: web.Request) -> str:
+def _within(make: Callable[[web.Request], str], request: web.Request) -> str:
     """Return a page. Files of a run may hold anything: what they break is this page alone."""
     with boundary(OrlError, f"making the page {request.rel_url.path}"):
-        return made(request)
+        return make(request)

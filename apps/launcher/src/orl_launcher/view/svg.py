@@ -27,7 +27,7 @@ class Line(Struct, frozen=True):
 
 
 class Stroke(Struct, frozen=True, kw_only=True):
-    """A line to draw: `style` is its class, `dots` marks each point, `label` stands at its end."""
+    """A line to draw: `style` is its class, `dots` marks each point, `label` is at its end."""
 
     line: Line
     style: str
@@ -83,7 +83,7 @@ def draw(drawing: Drawing) -> str:
 
 
 def spark(line: Line) -> str:
-    """Return a line without axes as a small `<svg>` element; what it says stands beside it."""
+    """Return a line without axes as a small `<svg>` element. The page has its values as text."""
     shown = thinned(line)
     low, high = min(shown.values), max(shown.values)
     width, span = (shown.steps[-1] - shown.steps[0]) or 1, (high - low) or 1.0

@@ -136,13 +136,13 @@ def closing_table(record: Record) -> Table:
 
 def agents_table(points: Sequence[MetricsRow]) -> Table:
     """Make a table of the rows and branches of rollouts that agents played; without a row if none were."""
-    found = {name for point in points for key in point.metrics for name in key.split("/", 2)[2:]}
-    counted = [name for name in sorted(found) if name.startswith(("branches/", "agent/"))]
+    metric_names = {name for point in points for key in point.metrics for name in key.split("/", 2)[2:]}
+    counted = [name for name in sorted(metric_names) if name.startswith(("branches/", "agent/"))]
     names = {**ROWS, **{name: name.replace("/", ": ").replace("_", " ") for name in counted}}
     table = plain_table("rollouts of agents", "mean")
     for name, label in names.items():
         value = mean(point.overall(name) for point in points)
-        if "rows" in found and value is not None:
+        if "rows" in metric_names and value is not None:
             table.add_row(label, percent(value) if name in ("single_rows", "cache_hits") else number(value))
     return table
 
@@ -150,8 +150,8 @@ def agents_table(points: Sequence[MetricsRow]) -> Table:
 def overview(record: Record) -> Iterator[Table]:
     """Yield the tables of a run that have rows: before and after, rollouts of agents, results by environment."""
     results = results_of(record)
-    made = (closing_table(record), agents_table(record.of_kind("train") or record.points))
-    yield from (table for table in (*made, *([results_table(results)] if results else [])) if table.row_count)
+    tables = (closing_table(record), agents_table(record.of_kind("train") or record.points))
+    yield from (table for table in (*tables, *([results_table(results)] if results else [])) if table.row_count)
 
 
 def episodes_table(rows: Iterable[EpisodeRow]) -> Table:
@@ -186,8 +186,8 @@ def episode_view(rows: EpisodeRows) -> RenderableType:
     parts += [Text.assemble((f"{role}: ", "dim"), text) for role, text in rows.opening]
     for turn in rows.turns:
         parts += [Text(), Rule(Text(turn.title), align="left", style="dim")]
-        said = [(turn.reasoning, "dim italic"), (turn.text, "")]
-        parts += [Text(text, style=style) for text, style in said if text]
+        words = [(turn.reasoning, "dim italic"), (turn.text, "")]
+        parts += [Text(text, style=style) for text, style in words if text]
         if turn.pieces:
             parts.append(Text.assemble(*((piece.text, STYLES[piece.role]) for piece in turn.pieces)))
         parts += [Padding(_act_view(act), (0, 0, 0, 2)) for act in turn.acts]
