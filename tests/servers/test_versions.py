@@ -130,11 +130,11 @@ def test_file_of_init_trains_two_steps(sdk: Sdk, tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("sdk", VERSIONS, indirect=True)
 def test_doctor_opens_a_session(sdk: Sdk) -> None:
-    said = io.StringIO()
-    page = Report(Console(file=said, width=200), 60.0)
+    output = io.StringIO()
+    page = Report(Console(file=output, width=200), 60.0)
     opened = check_environments(page, config_of(sdk.url))
-    assert opened is not None, said.getvalue()
-    assert [tool.name for tool in opened.tools] == ["guess"]
+    assert opened is not None, output.getvalue()
+    assert [tool.name for tool in opened[1].tools] == ["guess"]
     assert page.conclude()
 
 
