@@ -156,7 +156,7 @@ def _check(command: Command) -> Command:
         *preflight.untracked(request),
         *([findings.obstacle] if findings.obstacle else []),
     ]
-    notes += [*unset_in(run.config), *memory.notes]
+    notes += [*unset_in(run.config), *preflight.unused_reward(run.config), *memory.notes]
     if not findings.complete:
         notes.append(f"not checked by the parser of {installation.trainer}: {names}: {findings.why}")
     elif findings.why:

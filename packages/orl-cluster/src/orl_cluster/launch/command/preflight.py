@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from orl_core.config import RunConfig
 from orl_core.errors import ConfigError
 
 from orl_cluster.launch.command.layout import LaunchRequest
@@ -41,11 +42,12 @@ def refuse(request: LaunchRequest, plain_rows: int | None) -> None:
             f"{CUSTOM_REWARD} scores plain rows, and `reward: module:function` in the configuration scores tasks: "
             f"{request.run.task_data} has no plain row. Use `reward`"
         )
-    if config.environments:
-        return
-    if config.agent_config is not None:
+    if config.agent_config is not None and not config.environments:
         raise ConfigError(f"`agent` plays tasks, and `environments` is empty. Remove it, or give {GENERATE} after `--`")
-    if config.reward is not None:
-        raise ConfigError(
-            f"`reward` scores tasks, and `environments` is empty. Remove it: --rm-type or {CUSTOM_REWARD} scores rows"
-        )
+
+
+def unused_reward(config: RunConfig) -> list[str]:
+    """Note a reward function that scores nothing, because all rows are plain. Another trainer may use the same file."""
+    if config.environments or config.reward is None:
+        return []
+    return [f"`reward` scores tasks, and all rows are plain: the trainer scores them by --rm-type or {CUSTOM_REWARD}"]
