@@ -124,7 +124,7 @@ def result_of(name: str, reply: object, seconds: float) -> ToolResult:
     output = decoded.output
     if output.reward is not None and not math.isfinite(output.reward):
         raise SessionAnswerError(f"tool `{name}` paid a reward that is not finite: {output.reward}")
-    metadata = {} if output.metadata is None else output.metadata
+    metadata: Any = dict[str, Any]() if output.metadata is None else output.metadata
     return ToolResult(
         name=name,
         content=_content(output.blocks),
