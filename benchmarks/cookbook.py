@@ -42,7 +42,9 @@ class SdkSession:
         tools = await self._session.list_tools()
         return Opening(
             messages=(text_message("user", "".join(getattr(block, "text", "") for block in prompt)),),
-            tools=tuple(ToolSpec(name=t.name, description=t.description, parameters=t.input_schema) for t in tools),
+            tools=tuple(
+                ToolSpec(name=t.name, description=t.description, parameters=dict(t.input_schema or {})) for t in tools
+            ),
         )
 
     async def call(self, call: ToolCall) -> ToolResult:
