@@ -176,7 +176,6 @@ def test_interrupted_run_keeps_episodes_and_upload_files(tmp_path: Path, model: 
     [
         (["--name", "out"], "exists already"),
         (["--name", "elsewhere/out"], "without a path"),
-        (["--output", "elsewhere/mine"], "--name mine"),
     ],
 )
 def test_rollout_makes_a_new_run_of_that_name(capsys: Capture, words: list[str], advice: str) -> None:

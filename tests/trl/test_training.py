@@ -76,7 +76,6 @@ def test_a_run_leaves_its_files(  # shows A27
     told = summary(run)
     assert told["env"] == "toy/Env"
     assert (told["steps"], told["rollouts"]) == (2, 16 + 9)
-    assert "2 of 3 judged, 1 in ERROR" in caplog.text
     assert told["success_before"] == told["success_after"] == pytest.approx(0.5)
     assert told["seconds_total"] > told["seconds_per_step"] > 0
     assert told["seconds_warm_start"] == 1.5
