@@ -33,7 +33,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @asynccontextmanager
 async def serving() -> AsyncGenerator[SglangServer]:
-    """A model that goes on with words by chance."""
+    """A model that continues with random words."""
     chance = random.Random(0)
 
     def words(ids: list[int], sampling: dict[str, Any]) -> list[int]:

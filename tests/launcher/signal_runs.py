@@ -36,6 +36,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOADED = (
     "torch",
     "datasets",
+    "matplotlib.pyplot",
     "openreward",
     "rich.progress",
     "orl_trl.training.training_run",

@@ -71,7 +71,7 @@ def test_a_commands_help_has_examples_and_no_heavy_import(command: str) -> None:
         "import sys; from orl_launcher.main import main\n"
         f"try: main(['{command}', '--help'])\n"
         "except SystemExit: pass\n"
-        "heavy = {'torch', 'transformers', 'openreward', 'aiohttp', 'tokenizers'} & set(sys.modules)\n"
+        "heavy = {'torch', 'transformers', 'openreward', 'matplotlib', 'aiohttp', 'tokenizers'} & set(sys.modules)\n"
         "sys.exit(str(heavy) if heavy else 0)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
@@ -246,7 +246,7 @@ def training(fake_adapter: Callable[[str], None], tmp_path: Path) -> Training:
 def test_a_run_leaves_its_files_and_a_report(capsys: Capture, training: Training) -> None:
     assert main([*training("train_well", "one"), "--", "--flag", "a b"]) == 0
     folder = Path("runs/one")
-    assert {"config.json", "metrics.jsonl", "report.html"} <= {path.name for path in folder.iterdir()}
+    assert {"config.json", "metrics.jsonl", "report.html", "curve.png"} <= {path.name for path in folder.iterdir()}
     assert "hush" not in (folder / "config.json").read_text(encoding="utf-8")
     assert (folder / "extra").read_text(encoding="utf-8") == "--flag|a b"
     assert read_object(folder / "config.json")["openreward_run_name"] == "one"
@@ -365,7 +365,7 @@ def test_full_disk_ends_a_run_with_one_line(capsys: Capture, training: Training)
 
 def test_full_disk_for_the_report_leaves_the_end_of_the_run(capsys: Capture, training: Training) -> None:
     assert main(training("train_before_a_full_disk", "one")) == 0
-    assert "No report: " in capsys.readouterr().out
+    assert "No space left" in capsys.readouterr().out
     assert json.loads(Path("runs/one/summary.json").read_bytes())["success_after"] == 0.6
     assert "the engine is gone" in fails(capsys, 1, *training("train_until_aborted_before_a_full_disk", "two"))
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from pathlib import Path
 
 import pytest
-from orl_launcher.view.curves import charts_of
+from orl_launcher.view.curves import charts_of, write_png
 from orl_launcher.view.evaluations import results_of
 from orl_launcher.view.report import write_report
+from orl_launcher.view.svg import Drawing, Line, Stroke
 from orl_rollout.results.interval import wilson
 from orl_rollout.run_folder.record import read_record
 
@@ -41,6 +43,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
     assert "363\u202f312" in page
     assert "held-out task that was lost before training and won after it" in page
     assert "<code>guess(number=22)</code>" in page
+    assert (tmp_path / "demo" / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_long_prompt_is_folded_and_samples_stay_visible(tmp_path: Path) -> None:
@@ -134,6 +137,16 @@ def test_a_folder_that_lacks_a_file(tmp_path: Path, name: str) -> None:
     assert ("Over training" in outline.headings) == (name != "metrics.jsonl")
     assert ("<article" in page) == (name != JOURNAL)
     assert bool(outline.titles) == (name == "metrics.jsonl")
+
+
+@pytest.mark.parametrize("name", ["A/$B$", "A/$\\frac{$", "A/$x^{y}_{z}$ $", "A/\x1b[31m\n" + "b" * 5000, "A/\ud800$$"])
+def test_a_name_is_no_formula_in_a_picture(tmp_path: Path, name: str) -> None:
+    line = Line(steps=(1, 2), values=(0.1, 0.9))
+    chart = Drawing(title="Success rate", share=True, strokes=(Stroke(line=line, style="set"),))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a glyph that the font has not
+        write_png((chart,), tmp_path / "curve.png", name)
+    assert (tmp_path / "curve.png").stat().st_size < 1_000_000
 
 
 def test_results_stand_by_environment_with_n_and_interval(tmp_path: Path) -> None:  # shows A43

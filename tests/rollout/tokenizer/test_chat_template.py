@@ -1,4 +1,4 @@
-"""The variables of a chat template: those of transformers, a clock that stands, and the right reasoning switch."""
+"""The variables of a chat template: those of transformers, a fixed clock, and the right reasoning switch."""
 
 from __future__ import annotations
 

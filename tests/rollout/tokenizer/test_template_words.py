@@ -1,4 +1,4 @@
-"""A word in `chat_template_kwargs` that the chat template does not know is refused, where that can be told."""
+"""A word in `chat_template_kwargs` that the chat template does not know is refused, if that can be seen."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ The folder of a run holds, whichever trainer made it:
     checkpoint/       the last weights, or a link to their folder; orl_checkpoint.json in it tells their format
     trainer/checkpoint-N/  with TRL the last two of training, N updates of the optimizer, each `save_interval` steps
     checkpoint_hf/    the same in Hugging Face's format, if `orl convert` made it
-    report.html       made from the files above
+    curve.png, report.html   made from the files above
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def metadata_in(given: object) -> dict[str, Any]:
 
 
 def task_in(metadata: Mapping[str, Any]) -> Task:
-    """Return the task whose fields stand among others in `metadata`.
+    """Return the task whose fields are among others in `metadata`.
 
     Raises:
         ConfigError: they are no task's.

@@ -20,7 +20,7 @@ Thinking = bool | Literal["keep", "strip"] | None
 
 
 class _Switch(NamedTuple):
-    """A variable that turns reasoning on and off. Of several words, the first that stands in the template counts."""
+    """A variable that turns reasoning on and off. Of several words, the first one in the template counts."""
 
     name: str
     on: tuple[object, ...]
@@ -191,7 +191,7 @@ class ChatTemplate:
         return None
 
     def _spelled(self, values: Sequence[object]) -> list[object]:
-        """Return those of `values` that are no words, or words that stand in the template."""
+        """Return those of `values` that are no words, or words of the template."""
         return [value for value in values if not isinstance(value, str) or value in self._words]
 
     def _changes(self, name: str, on: object, off: object) -> bool:
@@ -239,7 +239,7 @@ def _assigned(tree: Any) -> frozenset[str]:
     """
     from jinja2 import nodes
 
-    first: dict[str, bool] = {}  # the name, and whether it is assigned where it stands first
+    first: dict[str, bool] = {}  # the name, and whether its first place is an assignment
     waiting, macros = [tree], list[Any]()
     while waiting or macros:
         node = waiting.pop() if waiting else macros.pop(0)
