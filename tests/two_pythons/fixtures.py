@@ -49,7 +49,7 @@ class Orl:
         assert shown == golden.read_text(encoding="utf-8")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def python(trainer: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(MAKERS[trainer](tmp_path_factory.mktemp("second") / "env"))
 

@@ -71,36 +71,52 @@ def plain(value: object) -> Any:
     return msgspec.to_builtins(value, enc_hook=repr, str_keys=True)
 
 
-def leaves_in(tree: object, path: str = "") -> Iterator[tuple[str, str]]:
+def leaves_in(tree: object) -> Iterator[tuple[str, str]]:
     """Yield every string in `tree`, of plain JSON types, with its path; a key's path is empty, an index is left out.
 
-    A number is yielded as its text: it may spell what a string spells.
+    A number is yielded as its text: it may spell what a string spells. It does not recurse, however deep the tree is.
     """
-    if (text := _text_of(tree)) is not None:
-        yield path, text
-    elif isinstance(tree, Mapping):
-        for key, value in cast("Mapping[object, object]", tree).items():
-            yield from leaves_in(key)
-            yield from leaves_in(value, f"{path}.{key}")
-    elif isinstance(tree, list | tuple):
-        for member in cast("list[object]", tree):
-            yield from leaves_in(member, path)
+    waiting = [("", tree)]
+    while waiting:
+        path, member = waiting.pop()
+        if (text := _text_of(member)) is not None:
+            yield path, text
+        elif isinstance(member, Mapping):
+            for key, value in reversed([*cast("Mapping[object, object]", member).items()]):
+                waiting += [(f"{path}.{key}", value), ("", key)]
+        elif isinstance(member, list | tuple):
+            waiting += [(path, each) for each in reversed(cast("list[object]", member))]
 
 
 def map_strings(tree: Any, change: Callable[[str], str], *, numbers: bool = False) -> Any:
-    """Return `tree`, of plain JSON types, with every string changed, keys too.
+    """Return `tree`, of plain JSON types, with every string changed, keys too. It does not recurse.
 
     With `numbers`, a number whose text changes becomes a string, and the order is that of `leaves_in`.
     """
-    if isinstance(tree, Mapping):
-        items = cast("Mapping[Any, Any]", tree).items()
-        return {map_strings(k, change, numbers=numbers): map_strings(v, change, numbers=numbers) for k, v in items}
-    if isinstance(tree, list | tuple):
-        return [map_strings(member, change, numbers=numbers) for member in cast("list[Any]", tree)]
-    text = _text_of(tree) if numbers else tree
-    if not isinstance(text, str):
-        return tree
-    return tree if (new := change(text)) == text else new
+
+    def changed(member: object) -> object:
+        text = _text_of(member) if numbers else member
+        if not isinstance(text, str):
+            return member
+        return member if (new := change(text)) == text else new
+
+    root: list[Any] = [None]
+    waiting: list[tuple[Any, Any, Any]] = [(root, 0, tree)]  # a copy, the key or index in it, and the member to copy
+    while waiting:
+        holder, key, member = waiting.pop()
+        if isinstance(holder, dict):
+            key = changed(key)
+        if isinstance(member, Mapping):
+            items = [*cast("Mapping[Any, Any]", member).items()]
+            holder[key] = copy = {}
+            waiting += [(copy, name, value) for name, value in reversed(items)]
+        elif isinstance(member, list | tuple):
+            members = cast("list[Any]", member)
+            holder[key] = copy = [None] * len(members)
+            waiting += [(copy, index, members[index]) for index in range(len(members) - 1, -1, -1)]
+        else:
+            holder[key] = changed(member)
+    return root[0]
 
 
 def _text_of(member: object) -> str | None:
