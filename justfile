@@ -70,11 +70,12 @@ fmt:
     uv run --extra trl --group dev ruff format
     uv run --extra trl --group dev ruff check --fix
 
-# format, style, import contracts, all checked only
+# format, style, import contracts, English, all checked only
 lint:
     uv run --extra trl --group dev ruff format --check
     uv run --extra trl --group dev ruff check
     uv run --extra trl --group dev lint-imports
+    uv run --extra trl --group dev python -m tools.english
 
 # types
 types:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -369,6 +370,14 @@ def test_a_trainer_that_cannot_be_run(doctor: Doctor, monkeypatch: pytest.Monkey
     monkeypatch.setattr(trainers, "GROUP", "orl.nothing")
     (line,) = found(doctor(code=1), "failed")
     assert "just setup" in line
+
+
+def test_trainer_that_loads_slowly_has_not_failed(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
+    monkeypatch.setattr("orl_launcher.doctor.doctor.plan_run", lambda *_, **__: released.wait(60))
+    lines = doctor("--timeout", "5")
+    released.set()
+    assert any(line.startswith("trl: loading the trainer") for line in found(lines, "still loading"))
 
 
 @pytest.mark.parametrize(("backend", "environment"), [("slime", slime), ("miles", miles)])

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import shutil
+import textwrap
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -34,9 +36,10 @@ class Parser(argparse.ArgumentParser):
     elsewhere = ""  # advice on an option that this command does not have
 
     def __init__(self, command: str, *, description: str, examples: str) -> None:
+        columns = shutil.get_terminal_size().columns
         super().__init__(
             prog=f"{invocation()} {command}",
-            description=description,
+            description="\n".join(textwrap.fill(line, columns) for line in description.splitlines()),
             epilog=f"examples:\n{as_started(examples.rstrip())}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,

@@ -1,7 +1,7 @@
 """`orl show`: show a run's folder or a journal in the terminal, or write one self-contained page.
 
-A journal may be larger than memory, so it is read from beginning to end and never held as a whole. Its files may also
-be read with `zstdcat`: each holds lines of JSON.
+A journal may be larger than memory: it is read from beginning to end, and only what is shown is held. Its files may
+also be read with `zstdcat`: each holds lines of JSON.
 """
 
 from __future__ import annotations

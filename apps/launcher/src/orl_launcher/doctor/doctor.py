@@ -112,7 +112,9 @@ def _trainer(page: Report, config: RunConfig, arguments: argparse.Namespace) -> 
     backend, python = config.trainer.backend, arguments.python
     if missing := missing_tasks(config):
         page.say(Verdict.FAILED, missing)
-    plan = page.attempt(str(backend), lambda: plan_run(config, RUNS / config.openreward_run_name, python=python))
+    run = RUNS / config.openreward_run_name
+    loading = "loading the trainer"
+    plan = page.attempt(str(backend), lambda: plan_run(config, run, python=python), stage=loading)
     if plan is None:
         return
     options = {"--config": arguments.config, "--model": getattr(arguments, "trainer.model", None), "--python": python}

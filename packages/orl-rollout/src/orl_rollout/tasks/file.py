@@ -58,17 +58,17 @@ def _other_task(line: bytes, config: RunConfig) -> Task:
     return task
 
 
-def metadata_in(given: object) -> dict[str, Any]:
-    """Return the metadata `given` in a row, an object or the JSON text of one; {} if it is empty.
+def metadata_in(value: object) -> dict[str, Any]:
+    """Return the metadata of a row whose field is `value`, an object or the JSON text of one; {} if it is empty.
 
     Raises:
         ConfigError: it is something else.
     """
     with suppress(msgspec.DecodeError, RecursionError):
-        given = msgspec.json.decode(given) if given and isinstance(given, str) else given or {}
-    if not isinstance(given, dict):
+        value = msgspec.json.decode(value) if value and isinstance(value, str) else value or {}
+    if not isinstance(value, dict):
         raise ConfigError("its metadata is no object, and no JSON text of one. Write the file with orl prepare")
-    return cast("dict[str, Any]", given)
+    return cast("dict[str, Any]", value)
 
 
 def task_in(metadata: Mapping[str, Any]) -> Task:

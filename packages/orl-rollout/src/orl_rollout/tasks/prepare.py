@@ -75,9 +75,9 @@ async def prepare(
         selections = [await _select(config, listing, difficulty) for listing in listings]
         shares = _shares(config, selections, max_tasks)
         if not sum(shares):
-            asked = ", ".join(f"`{word}`" for word in splits)
+            names = ", ".join(f"`{word}`" for word in splits)
             listed = sum(one.size for one in listings)
-            why = "none is of that difficulty" if listed else f"the environments' {asked} name none"
+            why = "none is of that difficulty" if listed else f"the environments' {names} name none"
             raise ConfigError(f"there is no task: {why}")
         with boundary(OrlError, f"writing {output}"):
             output = Path(output)

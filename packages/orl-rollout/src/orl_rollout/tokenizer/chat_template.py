@@ -85,12 +85,12 @@ class ChatTemplate:
             self._template: Any = chat_template_utils._compile_jinja_template(text)
             self.reads, self._words = _read(self._template.environment, text)
         self._text = text
-        given = dict(variables or {})
-        self._check(given)
+        chosen = dict(variables or {})
+        self._check(chosen)
         self._fixed = {**special_tokens, "strftime_now": (clock or datetime.now()).strftime}
         self.switch = self._find_switch()
-        self.variables: dict[str, Any] = {**self._set(thinking), **given}
-        for name, value in given.items():
+        self.variables: dict[str, Any] = {**self._set(thinking), **chosen}
+        for name, value in chosen.items():
             if isinstance(value, str) and value not in self._words:
                 self._check_word(name, value)
 
@@ -138,18 +138,18 @@ class ChatTemplate:
             **{**self._fixed, **(self.variables if variables is None else variables)},
         )
 
-    def _check(self, given: Mapping[str, Any]) -> None:
-        if own := sorted(_ORL_FILLS_IN.intersection(given)):
+    def _check(self, chosen: Mapping[str, Any]) -> None:
+        if own := sorted(_ORL_FILLS_IN.intersection(chosen)):
             raise ConfigError(f"`chat_template_kwargs` sets `{own[0]}`, which orl fills in itself: leave it out")
-        if unread := sorted(given.keys() - self.reads):
+        if unread := sorted(chosen.keys() - self.reads):
             known = ", ".join(sorted(self.reads - _ORL_FILLS_IN)) or "none"
             raise ConfigError(
                 f"`chat_template_kwargs` sets `{unread[0]}`, which the chat template does not read; it reads: {known}"
             )
         for name, kinds in _KINDS.items():
-            if name in given and type(given[name]) not in kinds:
+            if name in chosen and type(chosen[name]) not in kinds:
                 wanted = " or ".join(kind.__name__ for kind in kinds)
-                value = json.dumps(given[name], default=str)
+                value = json.dumps(chosen[name], default=str)
                 raise ConfigError(f"`chat_template_kwargs` sets `{name}: {value}`, which must be of type {wanted}")
 
     def _check_word(self, name: str, value: str) -> None:

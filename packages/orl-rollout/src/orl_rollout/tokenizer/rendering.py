@@ -69,14 +69,14 @@ def _check_switch(config: RunConfig, tokenizer: HFTokenizer) -> None:
     template, thinking = tokenizer.chat_template, config.thinking
     if thinking is None:
         return
-    said = f"`thinking: {str(thinking).lower()}`"
+    setting = f"`thinking: {str(thinking).lower()}`"
     if thinking is False and template.always_thinks:
         raise ConfigError(
-            f"{said} cannot be obeyed: the chat template says how much the model thinks and has no way to turn it off. "
+            f"{setting} cannot be obeyed: the chat template sets how much the model thinks, and cannot turn it off. "
             "Leave `thinking` out; `chat_template_kwargs: {reasoning_effort: low}` lowers it in some templates"
         )
     if thinking in (True, "keep") and not template.can_think:
-        raise ConfigError(f"{said} changes nothing: the chat template knows no reasoning. Leave `thinking` out")
+        raise ConfigError(f"{setting} changes nothing: the chat template knows no reasoning. Leave `thinking` out")
     contrary = template.contrary(config.chat_template_kwargs, on=bool(thinking))
     if contrary:
-        raise ConfigError(f"{said} and `chat_template_kwargs: {{{contrary}}}` contradict each other: leave one out")
+        raise ConfigError(f"{setting} and `chat_template_kwargs: {{{contrary}}}` contradict each other: leave one out")

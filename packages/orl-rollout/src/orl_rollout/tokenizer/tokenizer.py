@@ -115,9 +115,9 @@ class HFTokenizer:
         waits longer for them than the few texts of a turn take.
         """
         encode = self._plain.encode_batch_fast
-        found: list[list[int]] = [encode([text], add_special_tokens=False)[0].ids for text in texts]
+        batches: list[list[int]] = [encode([text], add_special_tokens=False)[0].ids for text in texts]
         moved = self._moved
-        return [[moved.get(token, token) for token in ids] for ids in found] if moved else found
+        return [[moved.get(token, token) for token in ids] for ids in batches] if moved else batches
 
     def encode_joint(self, text: str) -> list[int]:
         """Return the ids of a rendered template, with added tokens."""
