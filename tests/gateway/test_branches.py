@@ -17,6 +17,7 @@ from orl_rollout.run_folder.metrics_log import MetricsRow
 from rich.console import Console
 
 from tests.gateway.agents import ChatAgent, Model, episode_of, turn
+from tests.kit.secrets import NO_SECRETS
 
 SUMMARY = "We said that I say the number 0. before."
 
@@ -42,7 +43,7 @@ def config_of(**fields: Any) -> RunConfig:
 
 
 async def test_branches_are_counted_by_cause() -> None:
-    metrics = metrics_of([stats_of(outcome_of(await branched(), EnvironmentConfig()))])
+    metrics = metrics_of([stats_of(outcome_of(await branched(), EnvironmentConfig(), NO_SECRETS))])
     names = ("rows", "single_rows", "branches/fork", "branches/compaction")
     assert [metrics[f"A/B/{name}"] for name in names] == [3.0, 0.0, 1.0, 1.0]
     assert metrics["A/B/trained_tokens"] == metrics["A/B/action_tokens"] > 0
@@ -62,7 +63,7 @@ async def test_history_in_one_message_is_an_edit() -> None:
 
 
 async def test_report_is_there_for_agents_alone() -> None:
-    metrics = metrics_of([stats_of(outcome_of(await branched(), EnvironmentConfig()))])
+    metrics = metrics_of([stats_of(outcome_of(await branched(), EnvironmentConfig(), NO_SECRETS))])
     table = agents_table([MetricsRow(step=0, kind="train", metrics=metrics)])
     written = StringIO()
     Console(width=100, file=written).print(table)

@@ -26,6 +26,7 @@ from orl_rollout.runtime.player import load_player
 from orl_testing import ScriptedSession
 
 from tests.gateway.agents import LIMITS, LOOK, RENDERER, TASK, ChatAgent, Model, ResponsesAgent, episode_of, turn
+from tests.kit.secrets import NO_SECRETS
 
 USER: Any = {"role": "user", "content": "Hi."}
 FUNCTIONS: Any = [{"type": "function", "function": LOOK}]
@@ -61,7 +62,7 @@ async def test_text_dropped_beside_calls_is_one_row(text: str | None) -> None:
         trajectory = episode.trajectory()
     assert [one.branch for one in trajectory.turns] == [None] * 4
     assert trajectory.counts == {"dropped_text": 3}
-    metrics = metrics_of([stats_of(outcome_of(trajectory, EnvironmentConfig()))])
+    metrics = metrics_of([stats_of(outcome_of(trajectory, EnvironmentConfig(), NO_SECRETS))])
     assert (metrics["A/B/rows"], metrics["A/B/agent/dropped_text"]) == (1.0, 3.0)
 
 

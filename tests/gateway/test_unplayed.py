@@ -31,6 +31,7 @@ from orl_trl.training.rollouts import columns_of
 from tests.gateway.agents import LIMITS, RENDERER, TASK, Model
 from tests.gateway.test_player import Late, Sessions, config_of, play, program, session_of
 from tests.gateway.test_server import Waiting
+from tests.kit.secrets import NO_SECRETS
 
 USER = {"role": "user", "content": "Begin."}
 CHAT, LOST = "/chat/completions", "/v1/chat/completions"
@@ -199,7 +200,7 @@ async def test_no_secret_is_in_the_error_of_exit_code_0(monkeypatch: pytest.Monk
 
 async def test_agent_that_did_not_play_is_in_no_metric() -> None:
     trajectories = [await play(function_of(asked), session_of(1.0)) for asked in ([], [(CHAT, HELLO), (CHAT, REFUSED)])]
-    outcomes = [outcome_of(trajectory, EnvironmentConfig()) for trajectory in trajectories]
+    outcomes = [outcome_of(trajectory, EnvironmentConfig(), NO_SECRETS) for trajectory in trajectories]
     metrics = evaluation_metrics(map(stats_of, outcomes))
     assert (metrics["A/B/rollouts"], metrics["A/B/judged"], metrics["A/B/tasks"]) == (2, 0, 0)
     assert not any(name.endswith(("/reward", "/success")) or "pass@" in name for name in metrics)

@@ -13,6 +13,8 @@ from orl_rollout.episodes.frames import frame
 from orl_rollout.episodes.journal import Entry, encode_entry, journal_files
 from orl_rollout.results.outcome import Outcome, outcome_of
 
+from tests.kit.secrets import NO_SECRETS
+
 CONFIG = decode_config({"environments": {"a/b": {}}}, "test")
 
 
@@ -47,7 +49,7 @@ def trajectory_of(
 
 
 def outcome(*args: Any, **settings: Any) -> Outcome:
-    return outcome_of(trajectory_of(*args, **settings), CONFIG.environments["a/b"])
+    return outcome_of(trajectory_of(*args, **settings), CONFIG.environments["a/b"], NO_SECRETS)
 
 
 def entry_of(trajectory: Trajectory) -> Entry:

@@ -13,6 +13,7 @@ from orl_rollout.loop.session import Opening
 from orl_rollout.results.outcome import Outcome, outcome_of
 
 from tests.kit.episodes import task_of
+from tests.kit.secrets import NO_SECRETS
 
 
 def played(rewards: list[float | None], stop: StopReason = StopReason.FINISHED) -> Trajectory:
@@ -50,7 +51,7 @@ def ended(text: str, *, number: int = 1, reward: float = 1.0, stop: StopReason =
         turns=(turn(Action(text="So.", reasoning="Hm.", calls=(call,)), told), turn(Action(text=text))),
         stop_reason=stop,
     )
-    return outcome_of(played, environment())
+    return outcome_of(played, environment(), NO_SECRETS)
 
 
 class FakeJudge:

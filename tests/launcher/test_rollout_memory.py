@@ -16,6 +16,8 @@ from orl_launcher.commands.rollout import Played, RolloutPlan, play_all
 from orl_rollout.results.outcome import Outcome, outcome_of
 from orl_rollout.runtime.runtime import RolloutRequest
 
+from tests.kit.secrets import NO_SECRETS
+
 IDS = 28_000
 ROLLOUTS = 20
 
@@ -28,7 +30,7 @@ class Player:
         turn = Turn(observation=(1, 2), generations=(generation,), action=Action(text="x" * IDS))
         job = RolloutSpec(task=request.task, rollout_id=request.rollout_id)
         ended = Trajectory(job=job, turns=(turn,), stop_reason=StopReason.FINISHED)
-        return outcome_of(ended, EnvironmentConfig())
+        return outcome_of(ended, EnvironmentConfig(), NO_SECRETS)
 
 
 @pytest.mark.slow

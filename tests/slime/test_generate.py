@@ -24,6 +24,7 @@ from orl_slime.hooks import reward
 from orl_testing import SglangServer
 
 from tests.kit.cookbook_row import cookbook_row
+from tests.kit.secrets import NO_SECRETS
 from tests.kit.strategies import stripped_trajectories, trajectories
 from tests.kit.trajectories import environment
 from tests.slime import episode
@@ -43,7 +44,7 @@ STATUS = {
 @given(trajectory=trajectories)
 def test_every_ending_gives_a_well_formed_sample(trajectory: Trajectory):  # shows G3
     sample = Sample(tokens=[9, 9], response="stale", response_length=1, loss_mask=[1], rollout_log_probs=[-1.0])
-    outcome = outcome_of(trajectory, environment())
+    outcome = outcome_of(trajectory, environment(), NO_SECRETS)
     fill(sample, outcome, text_of=str)
     assert sample.status.value == STATUS[trajectory.stop_reason]
     assert sample.response_length == len(sample.loss_mask or []) == len(sample.rollout_log_probs or []) > 0
@@ -62,7 +63,7 @@ def test_every_ending_gives_a_well_formed_sample(trajectory: Trajectory):  # sho
 
 @given(trajectory=stripped_trajectories)
 def test_stripped_reasoning_gives_samples_of_one_rollout(trajectory: Trajectory):  # shows A36
-    outcome = outcome_of(trajectory, environment())
+    outcome = outcome_of(trajectory, environment(), NO_SECRETS)
     first = Sample(index=7, metadata={"task": 1})
     samples = split(first, outcome, text_of=str)
     assert samples[0] is first

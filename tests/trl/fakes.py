@@ -19,6 +19,8 @@ from orl_rollout.run_folder.contract import Run
 from orl_rollout.runtime.runtime import RolloutRequest
 from orl_trl.options import TrlOptions
 
+from tests.kit.secrets import NO_SECRETS
+
 ENVIRONMENT = "toy/Env"
 End = float | StopReason | Exception | Callable[[], float]
 
@@ -77,7 +79,7 @@ class Player:
 
     def _outcome(self, job: RolloutSpec, turns: tuple[Turn, ...], reason: StopReason) -> Outcome:
         trajectory = Trajectory(job=job, turns=turns, stop_reason=reason, error="x" if reason == "error" else "")
-        return outcome_of(trajectory, self._config.environments[ENVIRONMENT])
+        return outcome_of(trajectory, self._config.environments[ENVIRONMENT], NO_SECRETS)
 
 
 def tasks(count: int, split: str = "train") -> list[Task]:

@@ -20,6 +20,7 @@ from orl_trl.run_plan.training_plan import TrainingPlan
 from orl_trl.training.rollouts import Rollouts, columns_of
 from transformers import Qwen3ForCausalLM
 
+from tests.kit.secrets import NO_SECRETS
 from tests.kit.strategies import trajectories
 from tests.trl.fakes import End, Player, make_run, tasks
 
@@ -45,7 +46,7 @@ def player(tmp_path: Path, script: dict[int, End]) -> Player:
 
 @given(batch=st.lists(trajectories, max_size=5))
 def test_a_row_is_a_datum_as_it_is_and_trl_can_hold_it(batch: list[Trajectory]):
-    outcomes = [outcome_of(trajectory, EnvironmentConfig()) for trajectory in batch]
+    outcomes = [outcome_of(trajectory, EnvironmentConfig(), NO_SECRETS) for trajectory in batch]
     columns = columns_of(outcomes)
     assert {len(column) for column in columns.values()} == {len(batch)}
     for outcome, *row in zip(outcomes, *columns.values(), strict=True):

@@ -36,6 +36,7 @@ from orl_trl.training.rollouts import Rollouts, columns_of
 from orl_trl.training.training_run import quiet_trl, trainer_of
 from transformers import AutoModelForCausalLM
 
+from tests.kit.secrets import NO_SECRETS
 from tests.miles.miniature import ClassApi
 from tests.miles.miniature import Sample as MilesSample
 from tests.slime.miniature import Sample as SlimeSample
@@ -157,6 +158,7 @@ class Recorded:
         return outcome_of(
             structs.replace(trajectory, job=RolloutSpec(task=task, rollout_id=f"{task.index}/{member}")),
             EnvironmentConfig(),
+            NO_SECRETS,
         )
 
 

@@ -26,6 +26,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, TrainerCallback
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
+from tests.kit.secrets import NO_SECRETS
 from tests.trl.distance import ROUNDING, distance
 from tests.trl.fakes import make_run
 
@@ -54,7 +55,7 @@ class Recorded:
         turns = (*turns[:-1], structs.replace(turns[-1], results=(ToolResult(name="act", reward=number / 4),)))
         job = RolloutSpec(task=request.task, rollout_id=request.rollout_id)
         trajectory = Trajectory(job=job, turns=turns, stop_reason=StopReason.FINISHED)
-        outcome = outcome_of(trajectory, EnvironmentConfig())
+        outcome = outcome_of(trajectory, EnvironmentConfig(), NO_SECRETS)
         rows = rows_of(outcome) if self._split else outcome.datums
         return structs.replace(outcome, datums=tuple(self._scored(row, number) for row in rows))
 

@@ -14,6 +14,7 @@ from orl_core.trajectory import Generation, StopDetail, StopReason, Trajectory, 
 from orl_rollout.results.metrics import RolloutStats, evaluation_metrics, metrics_of, stats_of, training_metrics
 from orl_rollout.results.outcome import outcome_of
 
+from tests.kit.secrets import NO_SECRETS
 from tests.kit.strategies import trajectories
 from tests.kit.trajectories import environment, played
 
@@ -22,7 +23,7 @@ RATES = ("success", "valid_calls", "failed_calls", "cache_hits", *ENDINGS)
 
 
 def measured(trajectory: Trajectory) -> RolloutStats:
-    return stats_of(outcome_of(trajectory, environment()))
+    return stats_of(outcome_of(trajectory, environment(), NO_SECRETS))
 
 
 @given(batch=st.lists(trajectories, min_size=1, max_size=4))

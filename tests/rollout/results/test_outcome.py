@@ -20,6 +20,7 @@ from orl_core.trajectory import StopReason, Trajectory
 from orl_rollout.results.outcome import outcome_of
 from orl_rollout.results.reward_function import RewardFunction, load_reward
 
+from tests.kit.secrets import NO_SECRETS
 from tests.kit.strategies import trajectories
 from tests.kit.trajectories import environment, played
 
@@ -57,24 +58,26 @@ def of(function: Callable[..., object]) -> RewardFunction:
 def test_reward_function_replaces_reduction_and_is_clamped():
     function = named(f"{HERE}:turns")
     assert function.function is turns
-    outcome = outcome_of(played([5.0, 5.0]), environment(success_reward=2.0, nonterminal_reward=-9.0), function)
+    outcome = outcome_of(
+        played([5.0, 5.0]), environment(success_reward=2.0, nonterminal_reward=-9.0), NO_SECRETS, function
+    )
     assert (outcome.reward, outcome.success) == (2.0, True)
     assert {datum.reward for datum in outcome.datums} <= {2.0}
-    assert outcome_of(played([5.0, 5.0]), environment(max_reward=0.5), function).reward == 0.5
+    assert outcome_of(played([5.0, 5.0]), environment(max_reward=0.5), NO_SECRETS, function).reward == 0.5
 
 
 @pytest.mark.parametrize(("mode", "reward"), [("replace", 2.0), ("add", 2.75), ("scale", 1.5)])
 def test_function_and_environment_reward_are_combined(mode: str, reward: float):  # shows A17 G10
     function = named(f"{HERE}:turns", mode)
-    assert outcome_of(played([0.5, 0.25]), environment(), function).reward == reward
-    assert outcome_of(played([0.5, 0.25]), environment(max_reward=0.7), function).reward == 0.7
+    assert outcome_of(played([0.5, 0.25]), environment(), NO_SECRETS, function).reward == reward
+    assert outcome_of(played([0.5, 0.25]), environment(max_reward=0.7), NO_SECRETS, function).reward == 0.7
     failed = structs.replace(played([0.5]), stop_reason=StopReason.ERROR)
-    assert outcome_of(failed, environment(), function).reward == 0.0
+    assert outcome_of(failed, environment(), NO_SECRETS, function).reward == 0.0
 
 
 def test_function_gets_settings_without_secrets():  # shows A29
     config = environment(success_reward=3.0, secrets={"token": "value-of-token"})
-    assert outcome_of(played([0.5]), config, named(f"{HERE}:settled")).reward == 3.0
+    assert outcome_of(played([0.5]), config, NO_SECRETS, named(f"{HERE}:settled")).reward == 3.0
 
 
 def test_function_is_found_in_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # shows A17
@@ -83,7 +86,7 @@ def test_function_is_found_in_working_folder(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(ConfigError, match="my_own_rewards"):
         named("my_own_rewards:score")
     monkeypatch.chdir(tmp_path)
-    assert outcome_of(played([1.0]), environment(), named("my_own_rewards:score")).reward == 4.0
+    assert outcome_of(played([1.0]), environment(), NO_SECRETS, named("my_own_rewards:score")).reward == 4.0
     monkeypatch.delitem(sys.modules, "my_own_rewards")
 
 
@@ -94,7 +97,9 @@ def test_mode_without_function_is_refused():
 
 @pytest.mark.parametrize("reason", StopReason)
 def test_what_ended_in_error_is_no_success_whatever_the_bar(reason: StopReason):
-    outcome = outcome_of(structs.replace(played([5.0]), stop_reason=reason), environment(success_reward=-1.0))
+    outcome = outcome_of(
+        structs.replace(played([5.0]), stop_reason=reason), environment(success_reward=-1.0), NO_SECRETS
+    )
     assert outcome.success is (reason is not StopReason.ERROR)
     assert outcome.reward == (0.0 if reason is StopReason.ERROR else 5.0)
 
@@ -126,7 +131,7 @@ def test_module_that_a_function_needs_is_named(tmp_path: Path, monkeypatch: pyte
 
 @given(given_back=st.none() | st.text() | st.floats() | st.integers() | st.fractions() | st.just([1.0]))
 def test_outcome_of_any_return_value_is_finite_or_an_error(given_back: object):
-    outcome = outcome_of(played([1.0]), environment(), of(lambda _: given_back))
+    outcome = outcome_of(played([1.0]), environment(), NO_SECRETS, of(lambda _: given_back))
     finite = isinstance(given_back, int | float | Fraction) and -1e18 < given_back < 1e18
     assert math.isfinite(outcome.reward)
     if finite:
@@ -143,9 +148,10 @@ def test_error_of_raising_function_does_not_train(trajectory: Trajectory):  # sh
     def broken(_: Trajectory) -> float:
         raise KeyError("answer")
 
-    outcome = outcome_of(trajectory, environment(), of(broken))
+    outcome = outcome_of(trajectory, environment(), NO_SECRETS, of(broken))
     if trajectory.stop_reason is StopReason.ABORTED:
-        assert (outcome.trajectory, outcome.reward) == (trajectory, reduce_reward(trajectory, environment()))
+        cleared = NO_SECRETS.cleared(trajectory)
+        assert (outcome.trajectory, outcome.reward) == (cleared, reduce_reward(trajectory, environment()))
         return
     assert outcome.trajectory.stop_reason is StopReason.ERROR
     assert (outcome.reward, outcome.success) == (0.0, False)
@@ -155,5 +161,5 @@ def test_error_of_raising_function_does_not_train(trajectory: Trajectory):  # sh
 
 
 def test_reward_function_leaves_no_episode_unrewarded():
-    assert outcome_of(played([None]), environment()).unrewarded
-    assert not outcome_of(played([None]), environment(), named(f"{HERE}:turns")).unrewarded
+    assert outcome_of(played([None]), environment(), NO_SECRETS).unrewarded
+    assert not outcome_of(played([None]), environment(), NO_SECRETS, named(f"{HERE}:turns")).unrewarded

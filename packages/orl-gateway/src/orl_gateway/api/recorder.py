@@ -192,7 +192,7 @@ class Recorder:
             await episode.finish()
         environment = self._config.environments[self._name]
         outcome = await asyncio.get_running_loop().run_in_executor(
-            self._scorer, outcome_of, episode.trajectory(), environment, self._reward, self._scrubber
+            self._scorer, outcome_of, episode.trajectory(), environment, self._scrubber, self._reward
         )
         try:
             if episode.began:

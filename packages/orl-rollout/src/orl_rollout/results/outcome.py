@@ -20,7 +20,6 @@ from orl_rollout.results.reward_function import RewardFunction
 
 LONGEST_ERROR = 2_000  # characters of a trajectory's error
 UNJUDGED = frozenset({StopReason.ERROR, StopReason.ABORTED})  # no reward function is asked, and no metric counts it
-_KNOWS_NONE = Scrubber(())
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
@@ -42,8 +41,8 @@ class Outcome(Struct, frozen=True, kw_only=True):
 def outcome_of(
     trajectory: Trajectory,
     config: EnvironmentConfig,
+    scrubber: Scrubber,
     reward: RewardFunction | None = None,
-    scrubber: Scrubber = _KNOWS_NONE,
 ) -> Outcome:
     """Judge and convert `trajectory`. One that ended in ERROR has reward 0.0 and is never a success.
 

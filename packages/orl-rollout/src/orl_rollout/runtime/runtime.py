@@ -154,7 +154,7 @@ class Runtime:
     async def _judge(self, trajectory: Trajectory, environment: EnvironmentConfig) -> Outcome:
         """Judge the trajectory and clear it of secrets, off the event loop: texts may be long, and a function slow."""
         running = asyncio.get_running_loop()
-        arguments = (trajectory, environment, self._reward, self._scrubber)
+        arguments = (trajectory, environment, self._scrubber, self._reward)
         return await running.run_in_executor(self._judges, outcome_of, *arguments)
 
     def _check_rewarded(self, outcome: Outcome) -> Outcome:
