@@ -17,6 +17,7 @@ from pathlib import Path
 import aiohttp
 from openreward.api.environments.client import AsyncEnvironmentsAPI
 from rich.console import Console
+from rich.table import Table
 
 from benchmarks import cookbook
 from benchmarks.servers import many_files, served
@@ -67,7 +68,10 @@ def run(console: Console, *, quick: bool) -> list[str]:
     costs, complaints = asyncio.run(compare(episodes, rounds, quick=quick))
     mine, other = (statistics.median(costs[name]) for name in ("orl", "bare"))
     ratios = sorted(a / b for a, b in zip(costs["orl"], costs["bare"], strict=True))
-    console.print(f"{episodes} episodes at once, {TURNS} turns of {TURN} ids; {rounds} interleaved rounds, medians")
-    console.print(f"CPU a turn: orl {mine:.2f} ms, bare {other:.2f} ms; ratio {statistics.median(ratios):.2f} of")
-    console.print(f"{ratios[0]:.2f} to {ratios[-1]:.2f}; target {TARGET}")
+    table = Table(title=f"{episodes} episodes at once, {TURNS} turns of {TURN} ids; {rounds} rounds, medians")
+    for column in ("orl, ms a turn", "bare, ms a turn", "ratio", "least", "most", "target"):
+        table.add_column(column, justify="right")
+    ratio = statistics.median(ratios)
+    table.add_row(*(f"{number:.2f}" for number in (mine, other, ratio, ratios[0], ratios[-1], TARGET)))
+    console.print(table)
     return complaints
