@@ -103,8 +103,9 @@ PUBLIC = {
     "orl_gateway.dialects": (
         "ANTHROPIC CHAT ClientApi History Link ModelRequest RESPONSES Reply RequestRefused SentCall"
     ),
+    "orl_launcher.warm_start": "made_model",
     "orl_miles": "generate hooks launch",
-    "orl_playground": "server warm_start",
+    "orl_playground": "server",
     "orl_rollout": (
         "CircuitBreaker Engine Entry Journal LocalEngine OpenRewardClient Opening Outcome Overloaded Plan "
         "RolloutRequest Run Runtime Session SessionLost SglangEngine Timeouts Trainer load_tokenizer metrics_of "
