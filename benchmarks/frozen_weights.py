@@ -38,7 +38,9 @@ def run(console: Console, *, quick: bool) -> list[str]:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     steps = QUICK_STEPS if quick else STEPS
-    checkpoint = made_model(RunConfig(environments={GAME: EnvironmentConfig()}, trainer=TrainerConfig(model=GAME)), Path("runs"))
+    checkpoint = made_model(
+        RunConfig(environments={GAME: EnvironmentConfig()}, trainer=TrainerConfig(model=GAME)), Path("runs")
+    )
     complaints: list[str] = []
     table = Table("learning rate", "engine", "warning at step", "end at step", "difference at step")
     with server.serving(["guessnumber"]) as address:

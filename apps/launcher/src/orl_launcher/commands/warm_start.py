@@ -73,22 +73,24 @@ class Figures(Struct, frozen=True, kw_only=True):
 
 def parser() -> cli.Parser:
     """Return the options of `orl warm-start`."""
-    made = cli.Parser("warm-start", description=DESCRIPTION, examples=EXAMPLES)
-    cli.add_config(made)
-    add_model(made)
-    add_budgets(made)
-    source = made.add_mutually_exclusive_group(required=True)
+    parser = cli.Parser("warm-start", description=DESCRIPTION, examples=EXAMPLES)
+    cli.add_config(parser)
+    add_model(parser)
+    add_budgets(parser)
+    source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--player", metavar="MODULE:FUNCTION", help="your function: messages in, calls or a text out")
     source.add_argument("--journal", metavar="DIR", type=Path, help="folder of a run, whose training episodes are used")
     source.add_argument("--rows", metavar="FILE", type=Path, help="conversations in the chat format, one in each line")
-    made.add_argument(
+    parser.add_argument(
         "--min-reward", type=float, metavar="X", help="leave out episodes with less reward (default: none)"
     )
-    made.add_argument("--steps", type=cli.positive, default=STEPS, metavar="N", help=f"updates (default: {STEPS})")
-    made.add_argument("--batch-size", type=cli.positive, default=BATCH, metavar="N", help=f"rows (default: {BATCH})")
-    made.add_argument("--lr", type=_rate, default=RATE, metavar="X", help=f"learning rate at first (default: {RATE:g})")
-    cli.add_name(made)
-    return made
+    parser.add_argument("--steps", type=cli.positive, default=STEPS, metavar="N", help=f"updates (default: {STEPS})")
+    parser.add_argument("--batch-size", type=cli.positive, default=BATCH, metavar="N", help=f"rows (default: {BATCH})")
+    parser.add_argument(
+        "--lr", type=_rate, default=RATE, metavar="X", help=f"learning rate at first (default: {RATE:g})"
+    )
+    cli.add_name(parser)
+    return parser
 
 
 def _rate(text: str) -> float:
@@ -152,8 +154,10 @@ def _good(outcomes: Iterable[Outcome], least: float | None) -> list[Outcome]:
         if any(any(datum.loss_mask) for datum in outcome.datums) and (least is None or outcome.reward >= least)
     ]
     if len(good) < 2:
-        asked = "" if least is None else f" and have a reward of {least:g} or more"
-        raise ConfigError(f"{len(good)} of {len(every)} episodes can train{asked}, and one is held out: 2 are needed")
+        condition = "" if least is None else f" and have a reward of {least:g} or more"
+        raise ConfigError(
+            f"{len(good)} of {len(every)} episodes can train{condition}, and one is held out: 2 are needed"
+        )
     return good
 
 
@@ -185,13 +189,13 @@ async def _played(
     from orl_rollout.tasks.prepare import prepare
 
     total = min(EPISODES, arguments.steps * arguments.batch_size)
-    given = config.trainer.task_data
-    if not given:
+    file = config.trainer.task_data
+    if not file:
         await prepare(config, folder / "tasks.jsonl", seed=config.trainer.seed)
-    tasks = [*islice(read_tasks(given or folder / "tasks.jsonl", config), total)]
+    tasks = [*islice(read_tasks(file or folder / "tasks.jsonl", config), total)]
     outcomes: list[Outcome] = []
     async with open_runtime(config, str(config.trainer.model), folder, 1, player) as runtime:
-        with rollouts_counted(total, cli.console()) as told:
+        with rollouts_counted(total, cli.console()) as report:
 
             async def play(number: int, task: Task) -> None:
                 request = RolloutRequest(task=task, rollout_id=f"warm-start/{number}")
@@ -199,7 +203,7 @@ async def _played(
                 if player.fault:
                     raise ConfigError(str(player.fault))
                 outcomes.append(outcome)
-                told(None if outcome.trajectory.error else float(outcome.success))
+                report(None if outcome.trajectory.error else float(outcome.success))
 
             work = takewhile(lambda _: not interrupt.received(), enumerate(islice(cycle(tasks), total)))
             await run_all(starmap(play, work), CONCURRENCY)
@@ -225,8 +229,8 @@ def _train(
         chat_template=config.chat_template,
         seed=seed,
     )
-    with counting(f"training on {len(rows)} rows", cli.console()) as told:
-        losses = warm_starter().train(start, told)
+    with counting(f"training on {len(rows)} rows", cli.console()) as report:
+        losses = warm_starter().train(start, report)
     began = lasting_name(start.model)
     noted = Checkpoint(format="hf", trainer="trl", model=began, tokenizer=str(start.output.absolute()))
     write_note(start.output, noted)

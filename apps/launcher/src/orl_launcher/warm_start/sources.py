@@ -107,15 +107,15 @@ def episode_of(chat: Chat, renderer: Renderer, job: RolloutSpec) -> Outcome:
         ValueError: two messages of the assistant follow each other, or there is none, or nothing before it.
     """
     messages = [*map(_message, chat.messages)]
-    given = msgspec.json.decode(chat.tools, type=list[_Tool]) if isinstance(chat.tools, str) else chat.tools
-    tools = tuple(tool.function for tool in given)
+    value = msgspec.json.decode(chat.tools, type=list[_Tool]) if isinstance(chat.tools, str) else chat.tools
+    tools = tuple(tool.function for tool in value)
     parts = [[*group] for _, group in groupby(messages, key=lambda one: one.role == "assistant")]
     actions = parts[1::2]
-    if not actions or messages[0].role == "assistant" or any(len(said) > 1 for said in actions):
+    if not actions or messages[0].role == "assistant" or any(len(message) > 1 for message in actions):
         raise ValueError("expected a message of somebody else before each one of the assistant, and at least one")
     turns: list[Turn] = []
     results = 0
-    for others, (said,) in zip(parts[::2], actions, strict=False):
+    for others, (message,) in zip(parts[::2], actions, strict=False):
         if turns:
             named = _named(others, turns[-1].action)
             observation = renderer.extend(turns[-1].action_ids, named, calls_before=results)
@@ -123,7 +123,9 @@ def episode_of(chat: Chat, renderer: Renderer, job: RolloutSpec) -> Outcome:
             observation = renderer.open(others, tools)
         results += sum(one.role == "tool" for one in others)
         after = others[-1].role
-        ids = renderer.write(Action(text=said.text, reasoning=said.reasoning, calls=said.calls), tools, after=after)
+        ids = renderer.write(
+            Action(text=message.text, reasoning=message.reasoning, calls=message.calls), tools, after=after
+        )
         action, spans = renderer.read(ids, tools, after=after)
         hidden = renderer.hide(observation, ids, spans, after=after) if job.limits.strip_reasoning else ()
         turns.append(
@@ -166,5 +168,5 @@ def _message(chat: _ChatMessage) -> Message:
     )
 
 
-def _arguments(given: str | dict[str, Any]) -> dict[str, Any]:
-    return msgspec.json.decode(given, type=dict[str, Any]) if isinstance(given, str) else given
+def _arguments(value: str | dict[str, Any]) -> dict[str, Any]:
+    return msgspec.json.decode(value, type=dict[str, Any]) if isinstance(value, str) else value

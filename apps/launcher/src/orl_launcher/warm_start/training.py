@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -35,10 +35,10 @@ def warm_starter() -> WarmStarter:
 
 
 def _entry(group: str) -> object:
-    found = next(iter(entry_points(group=group)), None)
-    if found is None:
+    entry = next(iter(entry_points(group=group)), None)
+    if entry is None:
         raise cli.UsageError(f"nothing here trains. Run {to_install(cli.backend_of(cli.DEFAULT_CONFIG))}")
-    return found.load()
+    return entry.load()
 
 
 def split(outcomes: Sequence[Outcome], seed: int) -> tuple[list[Outcome], list[Outcome]]:
@@ -63,10 +63,9 @@ def valid_calls(checkpoint: Path, renderer: Renderer, outcomes: Sequence[Outcome
         prompts = [trajectory.turns[0].observation for trajectory in chosen]
         return await asyncio.gather(*(engine.generate(ids, {**sampling}, key=str(n)) for n, ids in enumerate(prompts)))
 
-    play: Callable[[Engine], object] = sample
-    sampled = cast("LocalEngine", _entry("orl.engines"))(str(checkpoint), play)  # pyright: ignore[reportArgumentType]
+    sampled = cast("LocalEngine", _entry("orl.engines"))(str(checkpoint), sample)
     valid = 0
-    for trajectory, generation in zip(chosen, cast("list[Generation]", sampled), strict=True):
+    for trajectory, generation in zip(chosen, sampled, strict=True):
         calls = renderer.parse(generation.token_ids, trajectory.tools).calls
         names = {tool.name for tool in trajectory.tools}
         valid += bool(calls) and all(isinstance(call, ToolCall) and call.name in names for call in calls)

@@ -176,10 +176,10 @@ class WarmStart(Struct, frozen=True, kw_only=True):
 class WarmStarter(Protocol):
     """The entry point `orl.warm_starts`, a module with these names. Importing it must not import torch."""
 
-    def train(self, start: WarmStart, told: Callable[[int, int], None]) -> dict[str, float]:
+    def train(self, start: WarmStart, report: Callable[[int, int], None]) -> dict[str, float]:
         """Train. Return `parameters`, `train_loss` of the last steps, and `held_out_loss` if rows are held out.
 
-        `told(step, steps)` is called after each step; it may raise to end the training.
+        `report(step, steps)` is called after each step; it may raise to end the training.
 
         Raises:
             ConfigError: the model cannot be loaded, or does not fit into memory with such a batch.

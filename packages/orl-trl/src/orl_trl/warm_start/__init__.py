@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from orl_rollout.run_folder.contract import WarmStart
 
 
-def train(start: WarmStart, told: Callable[[int, int], None]) -> dict[str, float]:
+def train(start: WarmStart, report: Callable[[int, int], None]) -> dict[str, float]:
     """Train; see `WarmStarter.train`."""
     from orl_trl.warm_start.training import train as train_now
 
-    return train_now(start, told)
+    return train_now(start, report)
 
 
 def write_tiny_model(folder: Path, chats: Sequence[Mapping[str, Any]], seed: int) -> None:

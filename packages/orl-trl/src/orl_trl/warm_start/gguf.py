@@ -42,4 +42,4 @@ def convert(file: Path, folder: Path) -> None:
         model = LlamaForCausalLM(config)
         model.load_state_dict(loaded.state_dict())
         model.generation_config = GenerationConfig(**{f"{name}_token_id": token for name, token in ids.items()})
-        cast("Any", model.to(torch.bfloat16)).save_pretrained(folder)
+        cast("Any", model).to(torch.bfloat16).save_pretrained(folder)

@@ -32,26 +32,26 @@ WARMUP = 20  # steps: Adam's first steps are as large as the learning rate, what
 class _Steps(TrainerCallback):
     """Tells of each step, and keeps the latest loss."""
 
-    def __init__(self, told: Callable[[int, int], None]) -> None:
-        self.told = told
+    def __init__(self, report: Callable[[int, int], None]) -> None:
+        self.report = report
         self.loss = float("nan")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Report the step."""
         interrupt.check()
-        self.told(state.global_step, state.max_steps)
+        self.report(state.global_step, state.max_steps)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         """Keep the loss."""
         self.loss = float((logs or {}).get("loss", self.loss))
 
 
-def train(start: WarmStart, told: Callable[[int, int], None]) -> dict[str, float]:
+def train(start: WarmStart, report: Callable[[int, int], None]) -> dict[str, float]:
     """See `orl_rollout.run_folder.contract.WarmStarter.train`."""
     disable_progress_bars()
     tokenizer = load_pretrained(start.model)
     tokenizer.chat_template = start.chat_template or tokenizer.chat_template
-    steps = _Steps(told)
+    steps = _Steps(report)
     with tempfile.TemporaryDirectory() as scratch:
         trainer = SFTTrainer(
             model=load_model(start.model),
