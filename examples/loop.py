@@ -30,10 +30,12 @@ from orl_core import (
     RolloutSpec,
     RunConfig,
     Task,
+    TrainerConfig,
     reduce_reward,
     to_data,
 )
-from orl_playground import server, warm_start
+from orl_launcher.warm_start import made_model
+from orl_playground import server
 from orl_rollout import OpenRewardClient, load_tokenizer, prepare, read_tasks, rollout
 from transformers import AutoModelForCausalLM, GenerationConfig
 
@@ -144,6 +146,8 @@ async def train(checkpoint: Path, url: str, steps: int = STEPS) -> list[float]:
 if __name__ == "__main__":
     torch.manual_seed(0)
     torch.set_num_threads(1)  # for so small a model a second thread gains nothing
-    warm_started = warm_start.ensure("guessnumber", Path("runs"), seed=0)
+    warm_started = made_model(
+        RunConfig(environments={GAME: EnvironmentConfig()}, trainer=TrainerConfig(model=GAME)), Path("runs")
+    )
     with server.serving(["guessnumber"]) as address:
         asyncio.run(train(warm_started, address))

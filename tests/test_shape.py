@@ -85,8 +85,9 @@ PUBLIC = {
         "Mark Marked TOOL_FORMATS ToolFormat delimiters parse parse_marked thinking tool_format wire_format"
     ),
     "orl_gateway": "AgentEpisode Episode Gateway",
+    "orl_launcher.warm_start": "made_model",
     "orl_miles": "generate hooks launch",
-    "orl_playground": "server warm_start",
+    "orl_playground": "server",
     "orl_rollout": (
         "CircuitBreaker Engine Entry Journal LocalEngine OpenRewardClient Opening Outcome Overloaded Plan "
         "RolloutRequest Run Runtime Session SessionLost SglangEngine Timeouts Trainer load_tokenizer metrics_of "

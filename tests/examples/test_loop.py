@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from orl_playground.model import build_model
-from orl_playground.players import END, end, play, tools
-from orl_playground.tokenizer import build_tokenizer
-from orl_playground.warm_start import row
+from orl_core import Renderer
+from orl_launcher.made_models import chats_of, rows_of
+from orl_playground.players import END, end, play
+from orl_rollout import load_tokenizer
+from orl_trl.warm_start import write_tiny_model
+from orl_trl.warm_start.training import row_of
+from transformers import AutoModelForCausalLM
 
 LOOP = spec_from_file_location("loop", Path(__file__).parents[2] / "examples" / "loop.py")  # slime has `examples` too
 assert LOOP is not None
@@ -30,11 +33,9 @@ def write_quitter(folder: Path) -> list[dict[str, list[int]]]:
     rng = random.Random(0)
     played = [play(END, end, rng) for _ in range(100)]
     games = [*played, *([game[0], GIVE_UP] for game in played)]
-    texts: Any = build_tokenizer([]).apply_chat_template(games, tools=tools(), tokenize=False)
-    tokenizer = build_tokenizer(texts)
-    encoded: Any = tokenizer(texts)["input_ids"]
-    rows = [row(ids, tokenizer) for ids in encoded]
-    model = build_model(tokenizer, seed=0)
+    write_tiny_model(folder, chats_of(games), seed=0)
+    rows = [*map(row_of, rows_of(games, Renderer(load_tokenizer(folder))))]
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype="float32", trust_remote_code=False)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for step in range(WARM_STEPS):
         optimizer.param_groups[0]["lr"] = 3e-3 * min(1.0, 1.1 - step / WARM_STEPS)
@@ -46,7 +47,6 @@ def write_quitter(folder: Path) -> list[dict[str, list[int]]]:
         optimizer.step()
         optimizer.zero_grad()
     model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
     return rows[len(played) :][:8]
 
 

@@ -16,9 +16,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from orl_core.config import load_config
 from orl_launcher import trainers
+from orl_launcher.cli import DEFAULT_CONFIG
+from orl_launcher.made_models import checkpoint_folder
 from orl_launcher.main import main
-from orl_playground.warm_start import checkpoint_folder
 from orl_rollout.edge.files import cache_folder
 from orl_testing import Fault, FaultKind, SglangServer
 from orl_testing.environments import Served, serve
@@ -307,7 +309,7 @@ def test_a_model_of_the_playground_is_looked_at_once_it_is_made(capsys: Capture,
     lines = capsys.readouterr().out.splitlines()
     assert any("playground/GuessNumber: a session opens" in line for line in found(lines, "ok"))
     assert any("made when `orl train`" in line for line in found(lines, "not checked"))
-    folder = checkpoint_folder("guessnumber", cache_folder(), 0)
+    folder = checkpoint_folder(load_config(Path(DEFAULT_CONFIG)), cache_folder())
     write_checkpoint(folder)
     (folder / "warm_start.json").write_text('{"seconds": 1.0}', encoding="utf-8")
     served = f"environments.playground/GuessNumber.base_url={guess_number}"

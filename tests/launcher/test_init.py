@@ -19,15 +19,16 @@ from orl_core.config.editor import editor_schema
 from orl_core.errors import ConfigError
 from orl_core.messages import ToolSpec
 from orl_launcher import trainers
+from orl_launcher.cli import DEFAULT_CONFIG
 from orl_launcher.completion import complete
 from orl_launcher.init.survey import Survey, name_at, survey
 from orl_launcher.init.write import SCHEMA, choose_splits, config_text, schema_for, write_config
+from orl_launcher.made_models import checkpoint_folder
 from orl_launcher.main import COMMANDS, main
-from orl_playground.tokenizer import build_tokenizer
-from orl_playground.warm_start import checkpoint_folder
 from orl_rollout import Opening
 from orl_rollout.run_folder.metrics_log import read
 from orl_testing.environments import Echo, Served, Terminal, serve
+from orl_trl.warm_start.tiny_tokenizer import build_tokenizer
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -220,7 +221,7 @@ def test_splits_are_chosen_by_usual_names(splits: list[str], chosen: tuple[str, 
 def test_context_fits_another_game_of_the_tiny_model(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """It spells their words in bytes."""
     monkeypatch.setenv("ORL_CACHE", str(Path("cache").resolve()))
-    folder = checkpoint_folder("guessnumber", Path("cache").resolve(), 0)
+    folder = checkpoint_folder(load_config(Path(DEFAULT_CONFIG)), Path("cache").resolve())
     folder.mkdir(parents=True)
     build_tokenizer([]).save_pretrained(folder)
     (folder / "warm_start.json").write_text('{"seconds": 1.0}', encoding="utf-8")

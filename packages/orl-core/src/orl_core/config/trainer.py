@@ -34,7 +34,8 @@ class TrainerConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Meta(description="Trainer, by the name of its adapter; null: the command line names it."),
     ] = None
     model: Annotated[
-        str | None, Meta(description="Checkpoint: folder, folder of a run, name on a hub, or playground/GuessNumber.")
+        str | None,
+        Meta(description="Checkpoint: folder, folder of a run, name on a hub, or a model of the playground."),
     ] = None
     load: Annotated[
         str | None,

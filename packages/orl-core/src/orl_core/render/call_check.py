@@ -38,6 +38,7 @@ class Case(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str
     calls: tuple[ToolCall, ...]
     text: str = ""
+    reasoning: str = ""
     shows: tuple[str, ...] = ()
 
 
@@ -145,6 +146,17 @@ class CallCheck:
         passed = isinstance(self._rendering(PLAIN, dialect), Rendering)
         return Check(check="parse after render", passed=passed, detail=detail)
 
+    def write(self, case: Case, dialect: Dialect) -> Rendering:
+        """Return the case as the template writes it.
+
+        Raises:
+            RenderError: the template cannot express it.
+        """
+        rendering = self._rendered(case, dialect, tools=self._plans.shown)
+        if isinstance(rendering, str):
+            raise RenderError(f"the chat template cannot express the action {case.text!r} {[*case.calls]}: {rendering}")
+        return rendering
+
     def _misread(self, tool_format: ToolFormat, dialect: Dialect) -> dict[str, str]:
         """Return the cases that the format's parser misreads, and what it reads; the template must express one call."""
         plain = self._read(PLAIN, tool_format, dialect)
@@ -206,7 +218,8 @@ class CallCheck:
             guarded += len(changed) - len(text)
             return changed
 
-        message = Message(role="assistant", content=(TextBlock(text=case.text),), calls=case.calls)
+        content = (TextBlock(text=case.text),)
+        message = Message(role="assistant", content=content, reasoning=case.reasoning, calls=case.calls)
         (action,) = for_template([message], guard, dialect)
         if not case.text:
             action["content"] = self._plans.form(("tool",)).empty

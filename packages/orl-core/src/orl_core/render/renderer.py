@@ -10,24 +10,25 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import structs
 
 from orl_core.errors import RenderError, boundary
+from orl_core.messages import Action, ToolCall
 from orl_core.render import certify
-from orl_core.render.call_check import CallCheck
+from orl_core.render.call_check import CallCheck, Case, Rendering, difference
 from orl_core.render.calls import CallReader, reasoning_opened
-from orl_core.render.controls import Controls
+from orl_core.render.controls import GUARDS, Controls
 from orl_core.render.conversation import text_content
 from orl_core.render.junction import ActionBoundary
 from orl_core.render.opening import OpeningRenderer
 from orl_core.render.plain_template import AS_USER, ResultsAsUser, knows_results
 from orl_core.render.plan import Plans
 from orl_core.render.report import certificate, whole_conversations
-from orl_core.render.taught import check_taught, choose_format
+from orl_core.render.taught import action_text, check_taught, choose_format
 from orl_core.text import clean
 from orl_core.tools import thinking
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from orl_core.messages import Action, Message, Role, Span, ToolSpec
+    from orl_core.messages import Message, Role, Span, ToolSpec
     from orl_core.render.dummy import Roles
     from orl_core.render.tokenizer import Tokenizer
     from orl_core.tools import ToolFormat
@@ -76,6 +77,7 @@ class Renderer:
             self._dialect = written.dialect(self._format.frame)
             extent, more = certify.plans(self._plans, self._dialect)
             self._mixed = extent.mixed
+            self._closing, self._written = extent.closing, written
             self._boundary = ActionBoundary(extent.closing, self._controls.ids)
             self._opened = reasoning_opened(self._plans, tuple(extent.closing), self._format.frame)
             # 3. Actions are read, and first messages are written.
@@ -164,6 +166,33 @@ class Renderer:
         values = self._plans.values(roles, contents, names, calls)
         ids = self._plans.plan(roles, calls_before).ids(self._tokenizer, values)
         return self._boundary.join(action_ids, ids, roles[0])
+
+    def write(self, action: Action, tools: Sequence[ToolSpec] = (), *, after: Role = "user") -> tuple[int, ...]:
+        """Return the ids of an action that a program wrote, its stop token included; `read` gives it back.
+
+        The chat template writes it, or `system_prompt_template` teaches how.
+
+        Raises:
+            RenderError: a call is malformed, or the action cannot be expressed.
+        """
+        calls = tuple(call for call in action.calls if isinstance(call, ToolCall))
+        content, reasoning = clean(action.text).strip(), clean(action.reasoning).strip()
+        shown = calls[-1].name if calls else content
+        case = Case(name="an action", calls=calls, text=content, reasoning=reasoning, shows=(shown,))
+        if self._format.is_taught and calls:
+            text = action_text(case, self.tool_format, lambda part: self._controls.guard(part, GUARDS[0]))
+            rendering = Rendering(text=text, prompt=text)
+        else:
+            rendering = self._written.write(case, self._dialect)
+        ids = self._controls.encode(rendering.text, GUARDS[0])
+        if not ids or ids[-1] not in self._tokenizer.stop_ids:
+            ids.append(self._closing.get("tool" if calls else "user", self.stop_ids[0]))
+        reread = self.parse(ids, tools, after=after)
+        same = reread.reasoning.strip() == reasoning if reasoning else True
+        wrong = difference(case, structs.replace(reread, reasoning="") if reasoning else reread, rendering)
+        if wrong or not same or len(calls) < len(action.calls):
+            raise RenderError(f"an action is written as {rendering.plain!r}, which is read as {reread}")
+        return tuple(ids)
 
     def parse(self, ids: Sequence[int], tools: Sequence[ToolSpec] = (), *, after: Role = "user") -> Action:
         """Parse the ids of an action. Total: any ids give an Action.

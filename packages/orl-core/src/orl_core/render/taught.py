@@ -104,7 +104,7 @@ def check_taught(controls: Controls, calls: CallReader) -> Check:
         return Check(check=name, passed=False, detail=f"orl does not write `{calls.format}`, so that none was tried")
     cases = (*CASES, spelling(controls, calls.wire.delimiters))
     for case in cases:
-        text = _written(case, calls.format, lambda text: controls.guard(text, GUARDS[0]))
+        text = action_text(case, calls.format, lambda text: controls.guard(text, GUARDS[0]))
         ids = controls.encode(text, GUARDS[0])
         action = calls.read(ids, tools_of(case), reasoning_opened=False)[0]
         if wrong := difference(case, action, Rendering(text=text, prompt=text)):
@@ -115,7 +115,8 @@ def check_taught(controls: Controls, calls: CallReader) -> Check:
     return Check(check=name, passed=True, detail=f"{len(cases)} kinds of calls are read back")
 
 
-def _written(case: Case, tool_format: ToolFormat, guard: Callable[[str], str]) -> str:
+def action_text(case: Case, tool_format: ToolFormat, guard: Callable[[str], str]) -> str:
+    """Return the text and the calls of an action in the format of the calls, `guard` applied to each string."""
     calls = [
         structs.replace(call, name=guard(call.name), arguments=map_strings(call.arguments, guard))
         for call in case.calls

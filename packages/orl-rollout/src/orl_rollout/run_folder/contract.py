@@ -1,5 +1,5 @@
-"""Types that the launcher and an adapter exchange. Adapters are entry points of `orl.trainers`, `orl.engines` and
-`orl.gateways`.
+"""Types that the launcher and an adapter exchange. Adapters are entry points of `orl.trainers`, `orl.engines`,
+`orl.gateways` and `orl.warm_starts`.
 
 The folder of a run holds, whichever trainer made it:
 
@@ -27,10 +27,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from msgspec import Struct, field
 from orl_core.config import RunConfig, TrainerConfig
+from orl_core.datum import Datum
 
 from orl_rollout.loop.engine import Engine
 from orl_rollout.run_folder.checkpoint import Checkpoint
@@ -144,6 +145,59 @@ class Trainer(Protocol):
 
         Raises:
             OrlError: the trainer has no such conversion, or an option is wrong; one line says why.
+        """
+        ...
+
+
+class WarmStart(Struct, frozen=True, kw_only=True):
+    """One supervised training of the checkpoint `model`, with a loss on each `loss_mask` alone.
+
+    `order` are places in `rows`, in the order in which they train, `batch_size` at a step. `output` is a new folder
+    for the checkpoint, whose tokenizer gets `chat_template` if it is not None. The learning rate `lr` decays to 0.
+    """
+
+    model: str
+    output: Path
+    rows: Sequence[Datum]
+    order: Sequence[int]
+    batch_size: int
+    lr: float
+    decay: Literal["linear", "cosine"] = "linear"
+    held_out: Sequence[Datum] = ()
+    chat_template: str | None = None
+    seed: int = 0
+
+    @property
+    def steps(self) -> int:
+        """Return the number of updates."""
+        return len(self.order) // self.batch_size
+
+
+class WarmStarter(Protocol):
+    """The entry point `orl.warm_starts`, a module with these names. Importing it must not import torch."""
+
+    def train(self, start: WarmStart, report: Callable[[int, int], None]) -> dict[str, float]:
+        """Train. Return `parameters`, `train_loss` of the last steps, and `held_out_loss` if rows are held out.
+
+        `report(step, steps)` is called after each step; it may raise to end the training.
+
+        Raises:
+            ConfigError: the model cannot be loaded, or does not fit into memory with such a batch.
+        """
+        ...
+
+    def write_tiny_model(self, folder: Path, chats: Sequence[Mapping[str, Any]], seed: int) -> None:
+        """Write an untrained model of less than a million parameters, whose tokenizer knows the words of `chats`.
+
+        A chat has `messages` and `tools`, as chat templates read them.
+        """
+        ...
+
+    def convert_gguf(self, file: Path, folder: Path) -> None:
+        """Write the Llama model in a GGUF file as a Hugging Face checkpoint in bf16.
+
+        Raises:
+            ConfigError: it cannot be read.
         """
         ...
 

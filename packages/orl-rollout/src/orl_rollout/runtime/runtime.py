@@ -31,7 +31,7 @@ from orl_rollout.loop.session import Session
 from orl_rollout.results.outcome import Outcome, outcome_of
 from orl_rollout.results.reward_function import load_reward
 from orl_rollout.runtime.circuit_breaker import CircuitBreaker
-from orl_rollout.runtime.player import load_player
+from orl_rollout.runtime.player import Player, load_player
 from orl_rollout.tasks.plain import PlainSession
 
 logger = logger_of("orl")
@@ -64,7 +64,7 @@ class Runtime:
     """Plays tasks on the current event loop.
 
     `journal` may be None: nothing is recorded then. It and `breaker` belong to the process and are shared by all its
-    Runtimes.
+    Runtimes. `player` replaces the one that the configuration names.
 
     Raises:
         ConfigError: a secret is in a part that is written to files, the reward function or the agent
@@ -79,6 +79,7 @@ class Runtime:
         client: Environments,
         breaker: CircuitBreaker,
         journal: Journal | None = None,
+        player: Player | None = None,
     ) -> None:
         self._config = config
         self._renderer = renderer
@@ -94,7 +95,7 @@ class Runtime:
         check_renderer(config, renderer)
         self._reward = load_reward(config)
         self._judges = ThreadPoolExecutor(thread_name_prefix="orl-reward")
-        self._player = load_player(config)
+        self._player = player or load_player(config)
         self._may_replay = not (
             config.agent_config and config.agent_config.command
         )  # what a program did outside stays done

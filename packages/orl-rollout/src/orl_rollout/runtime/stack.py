@@ -23,6 +23,7 @@ from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.open_sessions import OpenSessions
 from orl_rollout.run_folder.contract import TOKENIZER
 from orl_rollout.runtime.circuit_breaker import CircuitBreaker
+from orl_rollout.runtime.player import Player
 from orl_rollout.runtime.runtime import Environments, Runtime
 from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
@@ -53,9 +54,16 @@ class SharedState:
                 _keep_tokenizer(Path(folder), self.tokenizer)
             self._opened = opening.pop_all()
 
-    def runtime(self, client: Environments) -> Runtime:
-        """Make the runtime of the event loop that `client` belongs to."""
-        return Runtime(self.config, renderer=self.renderer, client=client, journal=self.journal, breaker=self.breaker)
+    def runtime(self, client: Environments, player: Player | None = None) -> Runtime:
+        """Make the runtime of the event loop that `client` belongs to. `player` as in `Runtime`."""
+        return Runtime(
+            self.config,
+            renderer=self.renderer,
+            client=client,
+            journal=self.journal,
+            breaker=self.breaker,
+            player=player,
+        )
 
     def close(self) -> None:
         """Close the journal and send what it holds. A process that is killed instead loses no record and no session."""
@@ -70,12 +78,15 @@ def _keep_tokenizer(folder: Path, tokenizer: HFTokenizer) -> None:
 
 @asynccontextmanager
 async def open_runtime(
-    config: RunConfig, checkpoint: str, folder: str | Path, group_size: int
+    config: RunConfig, checkpoint: str, folder: str | Path, group_size: int, player: Player | None = None
 ) -> AsyncGenerator[Runtime]:
-    """Open a runtime on the current event loop; see `SharedState`. `group_size` is the number of rollouts of a task."""
+    """Open a runtime on the current event loop; see `SharedState`. `group_size` is the number of rollouts of a task.
+
+    `player` as in `Runtime`.
+    """
     with closing(SharedState(config, checkpoint, folder, group_size)) as state:
         async with OpenRewardClient(config, state.open_sessions) as client:
-            yield state.runtime(client)
+            yield state.runtime(client, player)
 
 
 async def run_all(plays: Iterable[Coroutine[Any, Any, None]], concurrency: int) -> None:

@@ -10,10 +10,10 @@ import re
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
     from tokenizers.pre_tokenizers import PreTokenizer
     from transformers import PreTrainedTokenizerFast
@@ -34,8 +34,14 @@ def chat_template() -> str:
     """Qwen3's tool template without thinking, as the installed TRL ships it."""
     spec = find_spec("trl")
     if spec is None or spec.origin is None:
-        raise ModuleNotFoundError("the tiny model needs trl: install orl-playground[model]")
+        raise ModuleNotFoundError("the tiny model needs trl")
     return (Path(spec.origin).parent / "chat_templates" / "qwen3_instruct_2507.jinja").read_text(encoding="utf-8")
+
+
+def texts_of(chats: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return conversations as the chat template renders them."""
+    template: Any = build_tokenizer([])
+    return [template.apply_chat_template(chat["messages"], tools=chat["tools"], tokenize=False) for chat in chats]
 
 
 def build_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:

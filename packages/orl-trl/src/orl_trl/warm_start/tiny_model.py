@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from orl_playground.tokenizer import NUMBERS, VOCABULARY_MULTIPLE
+from orl_trl.warm_start.tiny_tokenizer import NUMBERS, VOCABULARY_MULTIPLE
 
 if TYPE_CHECKING:
     from torch import Tensor

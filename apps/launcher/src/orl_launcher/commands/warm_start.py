@@ -1,0 +1,251 @@
+"""`orl warm-start`: supervised training on episodes before any trainer, and the figures of the checkpoint.
+
+A source gives episodes: a function that plays, the journal of a run, or conversations in the chat format.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterable, Iterator
+from itertools import cycle, islice, starmap, takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+from msgspec import Struct, structs
+from orl_core.errors import ConfigError
+from orl_rollout.edge import interrupt
+from orl_rollout.edge.files import replace
+from orl_rollout.run_folder.checkpoint import Checkpoint, lasting_name, write_note
+from orl_rollout.run_folder.contract import CHECKPOINT, WarmStart
+
+from orl_launcher import cli, invocation
+from orl_launcher.checkpoints import refuse_missing, with_model
+from orl_launcher.options import add_budgets, add_model, config_of
+from orl_launcher.playground import playground, warm_model
+from orl_launcher.trainers import new_run
+from orl_launcher.view.progress import counting
+from orl_launcher.view.wording import percent
+
+if TYPE_CHECKING:
+    from orl_core.config import RunConfig
+    from orl_core.render import Renderer
+    from orl_core.task import Task
+    from orl_rollout.results.outcome import Outcome
+    from orl_rollout.tokenizer.tokenizer import HFTokenizer
+
+    from orl_launcher.warm_start.scripted import ScriptedPlayer
+
+DESCRIPTION = """\
+Teach a model the form of play before any trainer: supervised training on episodes, with a loss on the model's own
+tokens alone. The episodes are played by a function of yours, taken from a run's journal, or read from a file.
+The result is a run's folder: name it with --model.
+"""
+EXAMPLES = """\
+  orl warm-start --config my.yaml --player my_module:answer         a function that answers with calls
+  orl warm-start --config my.yaml --player my_module:answer --min-reward 1
+  orl warm-start --config my.yaml --journal runs/NAME --min-reward 1     the episodes of a run that were won
+  orl warm-start --config my.yaml --rows chats.jsonl                {"messages": [...], "tools": [...]} in each line
+  orl train trl --config my.yaml --model runs/NAME                  and train the result
+"""
+STEPS, BATCH, RATE = 150, 32, 1e-4
+EPISODES = 2_000  # most that a function plays
+CONCURRENCY = 64
+
+
+class Figures(Struct, frozen=True, kw_only=True):
+    """The figures of a warm start, in summary.json. Losses are means over trained tokens, in nats."""
+
+    env: str
+    model: str
+    model_params: int
+    episodes: int
+    rows: int
+    steps: int
+    train_loss: float
+    held_out_loss: float
+    held_out_episodes: int
+    valid_call_rate: float
+    seed: int
+    seconds_total: float = 0.0
+
+
+def parser() -> cli.Parser:
+    """Return the options of `orl warm-start`."""
+    parser = cli.Parser("warm-start", description=DESCRIPTION, examples=EXAMPLES)
+    cli.add_config(parser)
+    add_model(parser)
+    add_budgets(parser)
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--player", metavar="MODULE:FUNCTION", help="your function: messages in, calls or a text out")
+    source.add_argument("--journal", metavar="DIR", type=Path, help="folder of a run, whose training episodes are used")
+    source.add_argument("--rows", metavar="FILE", type=Path, help="conversations in the chat format, one in each line")
+    parser.add_argument(
+        "--min-reward", type=float, metavar="X", help="leave out episodes with less reward (default: none)"
+    )
+    parser.add_argument("--steps", type=cli.positive, default=STEPS, metavar="N", help=f"updates (default: {STEPS})")
+    parser.add_argument("--batch-size", type=cli.positive, default=BATCH, metavar="N", help=f"rows (default: {BATCH})")
+    parser.add_argument(
+        "--lr", type=_rate, default=RATE, metavar="X", help=f"learning rate at first (default: {RATE:g})"
+    )
+    cli.add_name(parser)
+    return parser
+
+
+def _rate(text: str) -> float:
+    number = float(text)
+    if not 0 < number < 1:
+        raise argparse.ArgumentTypeError(f"expected a number between 0 and 1, not {text!r}")
+    return number
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Gather episodes, train, and print the figures."""
+    from orl_rollout.run_folder.config_file import write_config
+    from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
+
+    from orl_launcher.warm_start.scripted import ScriptedPlayer, load_function
+    from orl_launcher.warm_start.training import warm_starter
+
+    started = time.monotonic()
+    if arguments.rows and arguments.min_reward is not None:
+        raise cli.UsageError("--min-reward: conversations have no reward. Leave it out")
+    config = with_model(config_of(arguments))
+    if not config.trainer.model:
+        raise cli.UsageError("no model. Give --model, or set trainer.model in the file")
+    warm_starter()
+    refuse_missing(config)
+    player = ScriptedPlayer(load_function(arguments.player), arguments.player) if arguments.player else None
+    folder = new_run(arguments.name, f"{config.openreward_run_name}-warm-start")
+    config = cli.named(config, folder.name)
+    with playground(warm_model(config)[0]) as reachable:
+        tokenizer = open_tokenizer(reachable, str(reachable.trainer.model))
+        renderer = open_renderer(reachable, tokenizer)
+        outcomes = [] if player else _good(_read(arguments, reachable, tokenizer, renderer), arguments.min_reward)
+        cli.make_folder(folder)
+        write_config(folder, config)
+        cli.console().print(f"warm start {folder}", style="bold", soft_wrap=True)
+        if player:
+            outcomes = _good(interrupt.run(_played(reachable, folder, player, arguments)), arguments.min_reward)
+        interrupt.check()
+        figures = _train(reachable, renderer, outcomes, arguments, folder)
+    figures = structs.replace(figures, seconds_total=round(time.monotonic() - started, 1))
+    replace(folder / "summary.json", msgspec.json.format(msgspec.json.encode(figures), indent=2) + b"\n")
+    cli.console().print(
+        f"held-out loss {figures.held_out_loss:.3g} over {figures.held_out_episodes} episodes, in training "
+        f"{figures.train_loss:.3g}; valid calls {percent(figures.valid_call_rate)}. To train the model: "
+        f"{invocation()} train trl --config {arguments.config} --model {folder}",
+        soft_wrap=True,
+    )
+    return 0
+
+
+def _good(outcomes: Iterable[Outcome], least: float | None) -> list[Outcome]:
+    """Return the episodes that may train, those with less reward than `least` left out.
+
+    Raises:
+        ConfigError: there are fewer than two.
+    """
+    every = [*outcomes]
+    good = [
+        outcome
+        for outcome in every
+        if any(any(datum.loss_mask) for datum in outcome.datums) and (least is None or outcome.reward >= least)
+    ]
+    if len(good) < 2:
+        condition = "" if least is None else f" and have a reward of {least:g} or more"
+        raise ConfigError(
+            f"{len(good)} of {len(every)} episodes can train{condition}, and one is held out: 2 are needed"
+        )
+    return good
+
+
+def _read(
+    arguments: argparse.Namespace, config: RunConfig, tokenizer: HFTokenizer, renderer: Renderer
+) -> Iterator[Outcome]:
+    from orl_core.config.limits import limits_of
+    from orl_core.task import PLAIN
+
+    from orl_launcher.warm_start.sources import conversations, journalled
+
+    if arguments.rows:
+        return conversations(arguments.rows, renderer, limits_of(config, PLAIN))
+    return journalled(arguments.journal, tokenizer)
+
+
+async def _played(
+    config: RunConfig, folder: Path, player: ScriptedPlayer, arguments: argparse.Namespace
+) -> list[Outcome]:
+    """Play the tasks to train on, again and again, until there is an episode for each row that trains.
+
+    Raises:
+        ConfigError: the function fails.
+    """
+    from orl_rollout.loop.engine import Engine
+    from orl_rollout.runtime.runtime import RolloutRequest
+    from orl_rollout.runtime.stack import open_runtime, run_all
+    from orl_rollout.tasks.file import read_tasks
+    from orl_rollout.tasks.prepare import prepare
+
+    total = min(EPISODES, arguments.steps * arguments.batch_size)
+    file = config.trainer.task_data
+    if not file:
+        await prepare(config, folder / "tasks.jsonl", seed=config.trainer.seed)
+    tasks = [*islice(read_tasks(file or folder / "tasks.jsonl", config), total)]
+    outcomes: list[Outcome] = []
+    async with open_runtime(config, str(config.trainer.model), folder, 1, player) as runtime:
+        with counting(cli.console()) as show:
+
+            async def play(number: int, task: Task) -> None:
+                request = RolloutRequest(task=task, rollout_id=f"warm-start/{number}")
+                outcome = await runtime.play(request, cast("Engine", player))  # which answers for itself
+                if player.fault:
+                    raise ConfigError(str(player.fault))
+                outcomes.append(outcome)
+                show(len(outcomes), total, f"episodes {len(outcomes)}/{total}")
+
+            work = takewhile(lambda _: not interrupt.received(), enumerate(islice(cycle(tasks), total)))
+            await run_all(starmap(play, work), CONCURRENCY)
+    return outcomes
+
+
+def _train(
+    config: RunConfig, renderer: Renderer, outcomes: list[Outcome], arguments: argparse.Namespace, folder: Path
+) -> Figures:
+    from orl_launcher.warm_start.training import order_of, split, valid_calls, warm_starter
+
+    seed = config.trainer.seed
+    training, held_out = split(outcomes, seed)
+    rows = [datum for outcome in training for datum in outcome.datums if any(datum.loss_mask)]
+    start = WarmStart(
+        model=str(config.trainer.model),
+        output=folder / CHECKPOINT,
+        rows=rows,
+        order=order_of(len(rows), arguments.steps * arguments.batch_size, seed),
+        batch_size=arguments.batch_size,
+        lr=arguments.lr,
+        held_out=[datum for outcome in held_out for datum in outcome.datums],
+        chat_template=config.chat_template,
+        seed=seed,
+    )
+    with counting(cli.console()) as show:
+        losses = warm_starter().train(
+            start, lambda step, steps: show(step, steps, f"step {step}/{steps} on {len(rows)} rows")
+        )
+    began = lasting_name(start.model)
+    noted = Checkpoint(format="hf", trainer="trl", model=began, tokenizer=str(start.output.absolute()))
+    write_note(start.output, noted)
+    return Figures(
+        env=", ".join(config.environments),
+        model=str(config.trainer.model),
+        model_params=int(losses["parameters"]),
+        episodes=len(outcomes),
+        rows=len(rows),
+        steps=start.steps,
+        train_loss=losses["train_loss"],
+        held_out_loss=losses["held_out_loss"],
+        held_out_episodes=len(held_out),
+        valid_call_rate=valid_calls(start.output, renderer, held_out, config.rollout.turn_tokens),
+        seed=seed,
+    )

