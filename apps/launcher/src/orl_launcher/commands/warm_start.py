@@ -134,8 +134,8 @@ def run(arguments: argparse.Namespace) -> int:
     replace(folder / "summary.json", msgspec.json.format(msgspec.json.encode(figures), indent=2) + b"\n")
     cli.console().print(
         f"held-out loss {figures.held_out_loss:.3g} over {figures.held_out_episodes} episodes, in training "
-        f"{figures.train_loss:.3g}; valid calls {percent(figures.valid_call_rate)}. To train the model: "
-        f"{invocation()} train trl --config {arguments.config} --model {folder}",
+        f"{figures.train_loss:.3g}; valid calls {percent(figures.valid_call_rate)}. "
+        f"To train the model: {invocation()} train TRAINER --config {arguments.config} --model {folder}",
         soft_wrap=True,
     )
     return 0
@@ -213,7 +213,7 @@ async def _played(
 def _train(
     config: RunConfig, renderer: Renderer, outcomes: list[Outcome], arguments: argparse.Namespace, folder: Path
 ) -> Figures:
-    from orl_launcher.warm_start.training import order_of, split, valid_calls, warm_starter
+    from orl_launcher.warm_start.training import order_of, split, valid_calls, warm_start_trainer, warm_starter
 
     seed = config.trainer.seed
     training, held_out = split(outcomes, seed)
@@ -234,7 +234,7 @@ def _train(
             start, lambda step, steps: show(step, steps, f"step {step}/{steps} on {len(rows)} rows")
         )
     began = lasting_name(start.model)
-    noted = Checkpoint(format="hf", trainer="trl", model=began, tokenizer=str(start.output.absolute()))
+    noted = Checkpoint(format="hf", trainer=warm_start_trainer(), model=began, tokenizer=str(start.output.absolute()))
     write_note(start.output, noted)
     return Figures(
         env=", ".join(config.environments),

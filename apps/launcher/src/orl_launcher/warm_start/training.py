@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -31,14 +31,19 @@ def warm_starter() -> WarmStarter:
     Raises:
         UsageError: none is installed.
     """
-    return cast("WarmStarter", _entry("orl.warm_starts"))
+    return cast("WarmStarter", _entry("orl.warm_starts").load())
 
 
-def _entry(group: str) -> object:
+def warm_start_trainer() -> str:
+    """Return the name of the trainer that `warm_starter` belongs to."""
+    return _entry("orl.warm_starts").name
+
+
+def _entry(group: str) -> EntryPoint:
     entry = next(iter(entry_points(group=group)), None)
     if entry is None:
         raise cli.UsageError(f"nothing here trains. Run {to_install(cli.backend_of(cli.DEFAULT_CONFIG))}")
-    return entry.load()
+    return entry
 
 
 def split(outcomes: Sequence[Outcome], seed: int) -> tuple[list[Outcome], list[Outcome]]:
@@ -63,7 +68,7 @@ def valid_calls(checkpoint: Path, renderer: Renderer, outcomes: Sequence[Outcome
         prompts = [trajectory.turns[0].observation for trajectory in chosen]
         return await asyncio.gather(*(engine.generate(ids, {**sampling}, key=str(n)) for n, ids in enumerate(prompts)))
 
-    sampled = cast("LocalEngine", _entry("orl.engines"))(str(checkpoint), sample)
+    sampled = cast("LocalEngine", _entry("orl.engines").load())(str(checkpoint), sample)
     valid = 0
     for trajectory, generation in zip(chosen, sampled, strict=True):
         calls = renderer.parse(generation.token_ids, trajectory.tools).calls

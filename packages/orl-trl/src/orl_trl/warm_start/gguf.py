@@ -29,13 +29,15 @@ def convert(file: Path, folder: Path) -> None:
             for name, key in TOKENS.items()
             if f"tokenizer.ggml.{key}" in fields
         }
-        tokenizer: Any = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+        tokenizer: Any = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, trust_remote_code=False)
         for name, token in ids.items():
             setattr(tokenizer, f"{name}_token", tokenizer.convert_ids_to_tokens(token))
         tokenizer.save_pretrained(folder)
-        loaded: Any = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            file.parent, gguf_file=file.name, dtype=torch.float32, trust_remote_code=False
+        )
         config = loaded.config
-        del config.quantization_config  # the weights are no longer quantized
+        vars(config).pop("quantization_config", None)  # the weights are no longer quantized
         for name, token in ids.items():
             setattr(config, f"{name}_token_id", token)
         model = LlamaForCausalLM(config)
