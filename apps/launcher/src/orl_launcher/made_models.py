@@ -212,8 +212,8 @@ def _refuse_cpu(config: RunConfig) -> None:
     Raises:
         ConfigError: there is no GPU.
     """
-    engine = config.trainer.sections.get("trl", {}).get("engine")
-    if count_gpus() == 0 and engine != "transformers":
+    on_cpu = any(section.get("engine") == "transformers" for section in config.trainer.sections.values())
+    if count_gpus() == 0 and not on_cpu:
         cores = os.cpu_count() or 1
         raise ConfigError(
             f"{config.trainer.model} trains on a CUDA GPU: five minutes on one H100. This machine has none, and its "
