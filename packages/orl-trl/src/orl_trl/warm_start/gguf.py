@@ -7,6 +7,8 @@ versions of transformers differ in it.
 from __future__ import annotations
 
 import importlib
+from contextlib import redirect_stderr
+from io import StringIO
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,7 +24,7 @@ def convert(file: Path, folder: Path) -> None:
     """See `orl_rollout.run_folder.contract.WarmStarter.convert_gguf`."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    with boundary(ConfigError, f"converting {file}"):
+    with boundary(ConfigError, f"converting {file}"), redirect_stderr(StringIO()):  # it has a progress bar of its own
         fields = importlib.import_module("gguf").GGUFReader(file).fields
         ids = {
             name: int(fields[f"tokenizer.ggml.{key}"].contents())
