@@ -119,8 +119,7 @@ test-lowest *arguments:
     uv pip install --quiet --python .venv-lowest --resolution lowest-direct -e packages/orl-core -e "packages/orl-rollout[mistral]" -e packages/orl-gateway -e packages/orl-testing
     uv pip freeze --quiet --python .venv-lowest --exclude-editable > .venv-lowest/lowest.txt
     uv pip install --quiet --python .venv-lowest --constraint .venv-lowest/lowest.txt pytest pytest-asyncio pytest-xdist hypothesis anthropic mcp openai sglang-router tiktoken
-    uv pip install --quiet --python .venv-lowest --no-deps trl  # its chat templates
-    HYPOTHESIS_PROFILE="${HYPOTHESIS_PROFILE:-quick}" .venv-lowest/bin/python -m pytest {{parallel}} -m "not slow and not slime and not miles and not servers and not agents and not browser" tests/core tests/rollout tests/gateway {{beyond}} "$@"
+    HYPOTHESIS_PROFILE="${HYPOTHESIS_PROFILE:-quick}" .venv-lowest/bin/python -m pytest {{parallel}} -m "not slow and not published and not slime and not miles and not servers and not agents and not browser" tests/core tests/rollout tests/gateway {{beyond}} "$@"
 
 # the pages of orl view in Chromium: contrast, keyboard, widths, hostile text
 test-browser *arguments:

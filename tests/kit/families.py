@@ -7,14 +7,17 @@ tokens are.
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pytest
 from orl_core.render import Renderer
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
-from tests.kit.tokenizers import QWEN, Vocabulary, build, template
+from tests.kit.tokenizers import OURS, QWEN, Vocabulary, build, template
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from orl_core.tools import ToolFormat
 
 LLAMA_SPLIT = (
@@ -289,6 +292,17 @@ FAMILIES = {
     "gemma4": Family("gemma4_v5", GEMMA4, "gemma4", append_only=False, text_with_calls=False),
     "gemma4_think": Family("gemma4_v5", GEMMA4, "gemma4", thinking=True, append_only=False, text_with_calls=False),
 }
+
+
+def rows(names: Iterable[str] = FAMILIES) -> list[Any]:
+    """Return the names as rows of a table: four of five are slow, and some need a published template."""
+    found: list[Any] = []
+    for index, name in enumerate(names):
+        family = FAMILIES.get(name)
+        ours = (OURS / f"{family.template if family else name}.jinja").exists()
+        marks = [pytest.mark.slow] * bool(index % 5) + [pytest.mark.published] * (not ours)
+        found.append(pytest.param(name, id=name, marks=marks))
+    return found
 
 
 @cache

@@ -1,7 +1,7 @@
-"""Small tokenizers built from fixed texts, with published chat templates: real merges, real control tokens.
+"""Small tokenizers built from fixed texts, with chat templates in published formats: real merges and control tokens.
 
-Byte-level BPE with the family's pre-tokenizer, and its control tokens with their special flags. Templates are read from
-the installed TRL; if it has none, tests/templates holds our own in the same format.
+Byte-level BPE with the family's pre-tokenizer, and its control tokens with their special flags. tests/templates holds
+small templates of ours. The others are those of the installed TRL: a test that reads one is marked `published`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pytest
 from orl_core.render import Renderer
 from orl_rollout.tokenizer import rendering
 from orl_rollout.tokenizer.chat_template import ChatTemplate
@@ -44,14 +43,19 @@ CORPUS = [
 ]
 
 
+OURS = Path(__file__).parents[1] / "templates"
+
+
 def template(name: str) -> str:
-    """A published chat template, by its file name in TRL, or ours in its format."""
-    ours = Path(__file__).parents[1] / "templates" / f"{name}.jinja"
-    if ours.exists():
-        return ours.read_text(encoding="utf-8")
+    """Return our template of this name, or the published one that TRL has under it."""
+    ours = OURS / f"{name}.jinja"
+    return ours.read_text(encoding="utf-8") if ours.exists() else published_template(name)
+
+
+def published_template(name: str) -> str:
     spec = find_spec("trl")
-    if spec is None or spec.origin is None:
-        pytest.skip(f"the published template `{name}` comes with TRL", allow_module_level=True)
+    assert spec is not None, f"mark this test `published`: the template `{name}` comes with TRL"
+    assert spec.origin is not None
     return (Path(spec.origin).parent / "chat_templates" / f"{name}.jinja").read_text(encoding="utf-8")
 
 

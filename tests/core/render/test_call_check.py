@@ -63,8 +63,8 @@ FAULTS = {
     "quotes": (ARGUMENTS, "{{- tool_call.arguments | tojson | replace('say ', '') }}"),
     "lines": (ARGUMENTS, "{{- tool_call.arguments | tojson | replace('one\\\\n', 'one\\n') }}"),
     "text before a call": (
-        "content = message.content %}",
-        "content = message.content | replace('see.', 'see.<tool_call>') %}",
+        "content = message.content if",
+        "content = message.content | replace('see.', 'see.<tool_call>') if",
     ),
 }
 
@@ -111,6 +111,7 @@ def test_template_without_calls_needs_a_stated_format() -> None:
         check(source)
 
 
+@pytest.mark.published
 @pytest.mark.parametrize("name", ["lfm2_v2", "lfm2_2_5_vl"])
 def test_lfm2_reads_dashes_in_names_and_strings_of_two_lines(name: str) -> None:
     row = check(template(name))
@@ -129,6 +130,7 @@ def test_arguments_are_text_if_template_prints_python_objects() -> None:
     assert check(source).passed
 
 
+@pytest.mark.published
 @pytest.mark.parametrize("name", ["llama3_1", "gptoss"])
 def test_arguments_of_every_type_are_read_back_with_their_types(name: str) -> None:
     """Published templates that write one call only: the other cases are recorded, and all types are read."""

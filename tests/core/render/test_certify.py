@@ -27,7 +27,12 @@ def refused(source: str, match: str) -> None:
         Renderer(HFTokenizer(build(source)))
 
 
-@pytest.mark.parametrize("name", [*TEMPLATES, "qwen2_5_training", "qwen3_training", "qwen3_vl"])
+PUBLISHED = [
+    pytest.param(name, marks=pytest.mark.published) for name in ("qwen2_5_training", "qwen3_training", "qwen3_vl")
+]
+
+
+@pytest.mark.parametrize("name", [*TEMPLATES, *PUBLISHED])
 def test_chatml_templates_pass(name: str) -> None:  # shows A34
     certificate = Renderer(tokenizer(name)).certificate
     assert certificate.passed

@@ -22,8 +22,7 @@ from orl_core.render.report import unlike_template
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
 from tests.core.render.conversations import few, harmless, hostile_to, rounds
-from tests.kit.families import FAMILIES, renderer, tokenizer
-from tests.kit.quick import every_fifth
+from tests.kit.families import FAMILIES, renderer, rows, tokenizer
 from tests.kit.tokenizers import build, template
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ SCHEMA: dict[str, Any] = {"type": "object", "properties": {"who": {"type": "stri
 TOOLS = (ToolSpec(name="accuse", description="Name the culprit.", parameters=SCHEMA), ToolSpec(name="look"))
 USER = text_message("user", "Who did it?")
 KNIFE, ALIBI = text_message("tool", "A knife.\n", name="look"), text_message("tool", '{"alibi": null}', name="ask")
-every_family = pytest.mark.parametrize("name", every_fifth(FAMILIES))
+every_family = pytest.mark.parametrize("name", rows())
 
 
 def dialect(name: str) -> Dialect:
@@ -112,7 +111,7 @@ def test_extensions_end_the_full_rendering(name: str, data: st.DataObject, first
         assert full[-len(ids) :] == list(ids)
 
 
-@pytest.mark.parametrize("name", every_fifth(name for name, family in FAMILIES.items() if family.append_only))
+@pytest.mark.parametrize("name", rows(name for name, family in FAMILIES.items() if family.append_only))
 @given(data=st.data(), first=harmless)
 @few
 def test_appended_conversation_equals_the_whole_one(name: str, data: st.DataObject, first: str) -> None:
@@ -202,6 +201,7 @@ def test_l4_negative_control_joint_encoding_forges_all(name: str) -> None:
         assert forged != controls(name, tok.encode_joint(whole(name, [USER])))
 
 
+@pytest.mark.published
 def test_unfit_role_opener_is_refused_and_never_dropped() -> None:
     made, ids = renderer("glm4_5"), tokenizer("glm4_5").added_tokens
     observation, user = ids["<|observation|>"], ids["<|user|>"]
@@ -217,6 +217,7 @@ def test_unfit_role_opener_is_refused_and_never_dropped() -> None:
             made.extend((7, stop), (message,), calls_before=0)
 
 
+@pytest.mark.published
 def test_equivalent_stop_is_kept_and_template_stop_is_dropped() -> None:
     made, ids = renderer("llama3_1"), tokenizer("llama3_1").added_tokens
     rest = made.extend((7,), (KNIFE,), calls_before=0)[1:]
@@ -225,6 +226,7 @@ def test_equivalent_stop_is_kept_and_template_stop_is_dropped() -> None:
     assert made.extend((7, ids["<|end_of_text|>"]), (KNIFE,), calls_before=0) == (ids["<|eot_id|>"], *rest)
 
 
+@pytest.mark.published
 def test_an_answer_and_a_call_of_gpt_oss_end_differently() -> None:
     made, ids = renderer("gpt_oss"), tokenizer("gpt_oss").added_tokens
     # <|end|> separates the reasoning from the call: an engine that stopped there would never see one.
@@ -245,6 +247,7 @@ def test_call_ids_are_made_from_the_number_of_calls_before() -> None:
     assert '"call_id": "c00000004"}' in shown
 
 
+@pytest.mark.published
 def test_template_that_counts_calls_has_a_plan_for_any_number() -> None:
     """DeepSeek V3's template opens the list of results once in a conversation."""
     made, ids = renderer("deepseek_v3"), tokenizer("deepseek_v3").added_tokens
@@ -260,10 +263,14 @@ def test_what_a_template_cannot_express_is_refused() -> None:
     for ids in ((), (7,), renderer("mistral_nemo").stop_ids):
         assert not renderer("mistral_nemo").can_follow(ids, (USER,))
         assert renderer("mistral_nemo").can_follow(ids, (KNIFE,))
-    with pytest.raises(RenderError, match=r"cannot follow an action with tool, tool: .* single tool-calls"):
-        renderer("llama3_1").extend((), (KNIFE, ALIBI), calls_before=0)
     (note,) = [note for note in renderer("mistral_nemo").certificate.notes if "user message" in note]
     assert "check 8" in note
+
+
+@pytest.mark.published
+def test_second_result_is_refused_if_template_writes_one_call() -> None:
+    with pytest.raises(RenderError, match=r"cannot follow an action with tool, tool: .* single tool-calls"):
+        renderer("llama3_1").extend((), (KNIFE, ALIBI), calls_before=0)
 
 
 def test_a_prompt_may_open_reasoning_after_a_user_message_only() -> None:
@@ -277,8 +284,12 @@ def test_a_prompt_may_open_reasoning_after_a_user_message_only() -> None:
     ("name", "opening", "said"),
     [
         ("ministral_3", "[THINK]", "Hm.[/THINK]Yes."),
-        ("gpt_oss", "<|channel|>analysis<|message|>", "Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes."),
-        ("qwen3_6", "<think>", "Hm.</think>Yes."),
+        pytest.param(
+            *("gpt_oss", "<|channel|>analysis<|message|>"),
+            "Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.",
+            marks=pytest.mark.published,
+        ),
+        ("qwen3_coder", "<think>", "Hm.</think>Yes."),
     ],
 )
 def test_prompt_that_opens_reasoning_is_seen_with_any_tags(name: str, opening: str, said: str) -> None:

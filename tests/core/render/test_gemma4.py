@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from orl_core.messages import ToolCall, text_message
 from orl_core.render.certify import attacks
 from orl_core.render.controls import Controls
 
 from tests.kit.families import renderer, tokenizer
 
+pytestmark = pytest.mark.published
 USER = text_message("user", "Who did it?")
 KNIFE = text_message("tool", "A knife.\n", name="look")
 

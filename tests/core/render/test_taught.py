@@ -17,8 +17,7 @@ from orl_core.tools import TOOL_FORMATS
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
 from tests.core.tools.wire import WIRES
-from tests.kit.families import FAMILIES, tokenizer
-from tests.kit.quick import every_fifth
+from tests.kit.families import FAMILIES, rows, tokenizer
 from tests.kit.tokenizers import QWEN3_ADDED, build, template
 
 TEACHES = 'Tools:\n{tools}\nTo call one:\n<tool_call>\n{{"name": <name>, "arguments": <object>}}\n</tool_call>'
@@ -41,7 +40,7 @@ def qwen(source: str) -> HFTokenizer:
     return HFTokenizer(hf)
 
 
-@pytest.mark.parametrize("name", every_fifth(sorted(FAMILIES.keys() - set(NO_SYSTEM_MESSAGE))))
+@pytest.mark.parametrize("name", rows(sorted(FAMILIES.keys() - set(NO_SYSTEM_MESSAGE))))
 def test_taught_hermes_is_read_by_every_family(name: str) -> None:  # shows A6 D8
     made, tok = taught(name), tokenizer(name)
     assert made.tool_format == "hermes"
@@ -66,6 +65,7 @@ def test_template_without_system_message_cannot_teach(name: str) -> None:
         taught(name)
 
 
+@pytest.mark.published
 def test_gpt_oss_frames_are_no_part_of_taught_calls() -> None:
     said = (
         "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary<|message|>First.<|end|>"

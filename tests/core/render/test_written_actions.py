@@ -36,7 +36,13 @@ def test_written_action_is_the_templates_own(action: Action) -> None:
     assert written.parse(ids, [TOOL]) == action
 
 
-@pytest.mark.parametrize("name", ["qwen3_coder", "glm4_5", "kimi_k2", "gpt_oss", "mistral_small_3_2"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("qwen3_coder", "glm4_7", "kimi_k2", "mistral_small_3_2"),
+        pytest.param("gpt_oss", marks=pytest.mark.published),
+    ],
+)
 def test_other_formats_are_read_back(name: str) -> None:
     written = renderer(name)
     for case in CASES[:14]:

@@ -15,7 +15,7 @@ from orl_core.tools import TOOL_FORMATS, ToolFormat
 from orl_core.tools.format import for_chat_template, for_system_prompt
 from transformers.utils.chat_template_utils import _compile_jinja_template  # pyright: ignore[reportPrivateUsage]
 
-from tests.kit.tokenizers import template as template_text
+from tests.kit.tokenizers import published_template
 
 TOOLS = (
     ToolSpec(
@@ -31,7 +31,7 @@ TOOLS = (
 )
 
 
-compiled = cache(lambda name: _compile_jinja_template(template_text(name)))
+compiled = cache(lambda name: _compile_jinja_template(published_template(name)))
 
 
 def rendered(name: str, tools: Sequence[ToolSpec]) -> str:
@@ -51,6 +51,7 @@ def rendered(name: str, tools: Sequence[ToolSpec]) -> str:
         ("lfm2_5", "lfm2_2_5"),
     ],
 )
+@pytest.mark.published
 def test_form_is_that_of_the_published_template(tool_format: ToolFormat, template: str) -> None:
     assert format_tools(TOOLS, tool_format) in rendered(template, TOOLS)
 
@@ -97,6 +98,7 @@ PARAMETERS = st.dictionaries(st.sampled_from(["where", "Count", "deep"]), schema
 
 
 @pytest.mark.parametrize(("tool_format", "template"), [("gpt_oss", "gptoss"), ("gemma4", "gemma4_v5")])
+@pytest.mark.published
 @given(parameters=PARAMETERS)
 def test_declarations_are_those_of_the_template(tool_format: ToolFormat, template: str, parameters: Any) -> None:
     tools = (ToolSpec(name="look", description="Look at a place.", parameters=parameters), TOOLS[1])

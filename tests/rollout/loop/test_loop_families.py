@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from orl_core.datum import to_data
 from orl_core.limits import Limits
 from orl_core.messages import FailureKind, Message, TextBlock, ToolCall, ToolResult, ToolSpec, text_message
@@ -60,6 +61,7 @@ async def test_no_nudge_where_a_user_message_cannot_follow():
     assert (trajectory.stop_reason, len(engine.requests)) == (StopReason.MAX_TURNS, 2)
 
 
+@pytest.mark.published
 async def test_excess_calls_get_one_failure_and_none_runs():
     one = " to=functions.act<|channel|>commentary json<|message|>{}<|call|>"
     two = one.removesuffix("<|call|>") + "<|end|><|start|>assistant" + one
@@ -71,6 +73,7 @@ async def test_excess_calls_get_one_failure_and_none_runs():
     assert "2 calls at once, and none was made; make at most 1 in one turn" in shown
 
 
+@pytest.mark.published
 async def test_an_action_that_has_opened_another_role_ends_the_rollout():
     trajectory, _, session = await play("glm4_5", [GLM_CALL + "<|user|>"], results=1)
     assert (trajectory.stop_reason, trajectory.stop_detail) == (StopReason.MAX_TURNS, StopDetail.ROLE_OPENED)
@@ -81,6 +84,7 @@ async def test_an_action_that_has_opened_another_role_ends_the_rollout():
     assert datum.response[-1] == tokenizer("glm4_5").added_tokens["<|user|>"]
 
 
+@pytest.mark.published
 async def test_a_role_opener_that_fits_goes_on():
     said = [GLM_CALL + "<|observation|>", "\nDone?<|user|>", "\nYes.<|user|>"]
     trajectory, engine, _ = await play("glm4_5", said, results=1, max_nudges=1)
@@ -113,6 +117,7 @@ async def test_reasoning_opened_by_user_is_closed_after_a_result():
     assert len(session.calls) == 2
 
 
+@pytest.mark.published
 async def test_texts_in_a_call_get_the_types_of_shown_tools():
     text = GLM_CALL.replace(">go<", ">3<") + "<|observation|>"
     number = ToolSpec(name="act", parameters={"type": "object", "properties": {"x": {"type": "integer"}}})
