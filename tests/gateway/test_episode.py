@@ -97,7 +97,7 @@ async def test_closed_episode_asks_the_engine_nothing() -> None:
         pass
     assert (await refusal_of(episode)).code == "episode_over"
     with pytest.raises(RequestRefused):
-        await episode.call(ToolCall(name="look"))
+        await episode.tools.call(ToolCall(name="look"))
     assert (engine.requests, session.calls) == ([], [])
     assert episode.trajectory().stop_reason is StopReason.ABORTED
 

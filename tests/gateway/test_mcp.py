@@ -188,19 +188,19 @@ async def test_call_that_nobody_waits_for_keeps_its_result() -> None:
         agent = ChatAgent()
         agent.user("Begin.")
         await turn(episode, agent)
-        waiting = asyncio.create_task(episode.call(ToolCall(name="look")))
+        waiting = asyncio.create_task(episode.tools.call(ToolCall(name="look")))
         await session.begun.wait()
         waiting.cancel()
         await asyncio.wait((waiting,))
         session.free.set()
-        await episode.call(ToolCall(name="look"))  # calls run one by one: the first has ended
+        await episode.tools.call(ToolCall(name="look"))  # calls run one by one: the first has ended
         assert episode.trajectory().rewards == (0.5,)
 
 
 async def test_closing_ends_the_calls_under_way() -> None:
     session = Slow()
     async with episode_of(Model(), session) as episode:
-        waiting = asyncio.create_task(episode.call(ToolCall(name="look")))
+        waiting = asyncio.create_task(episode.tools.call(ToolCall(name="look")))
         await session.begun.wait()
     with pytest.raises(RequestRefused):  # who waits was not cancelled: a `CancelledError` would end its connection
         await waiting

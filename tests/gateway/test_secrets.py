@@ -103,10 +103,13 @@ PATHS = ("chat/completions", "responses", "messages", "messages/count_tokens", "
 
 async def test_token_opens_no_other_episode_by_any_path() -> None:
     async with Gateway() as gateway, episode_of(Model()) as mine, episode_of(Model()) as other:
-        token, foreign = gateway.add(mine), gateway.add(other)
+        token, foreign, removed = gateway.add(mine), gateway.add(other), gateway.add(mine)
+        gateway.remove(removed)
+        assert min(map(len, {token, foreign, removed})) >= 43  # 256 bits
         urls = [f"{gateway.base_url('wrong')}/v1/{path}" for path in PATHS] + [gateway.mcp_url("wrong")]
         odd = {"Origin": "http://evil.example", "Content-Encoding": "gzip"}  # the token is checked first
         async with aiohttp.ClientSession() as http:
+            urls.append(f"{gateway.base_url(removed)}/v1/chat/completions")
             for url in (*urls, f"{gateway.url}/v1/chat/completions", f"{gateway.url}/mcp"):
                 assert (await http.post(url, data=b"{", headers=odd)).status == 401
             keys = {"Authorization": f"Bearer {foreign}", "x-api-key": foreign}

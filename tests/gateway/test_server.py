@@ -151,23 +151,6 @@ async def test_token_is_the_key_of_clients_without_a_path() -> None:
         assert len(play.episode.trajectory().turns) == 2
 
 
-async def test_token_opens_its_own_episode_alone() -> None:
-    async with served(Model()) as play, episode_of(Model()) as other:
-        token = play.gateway.add(other)
-        assert token != play.token
-        assert len(token) >= 43  # 256 bits
-        async with play.openai(base_url=f"{play.gateway.base_url(token)}/v1") as client:
-            await client.chat.completions.create(model="m", messages=[USER])
-        play.gateway.remove(token)
-        async with play.openai(base_url=f"{play.gateway.base_url(token)}/v1") as client:
-            with pytest.raises(openai.AuthenticationError):
-                await client.chat.completions.create(model="m", messages=[USER])
-        async with play.anthropic(base_url=play.gateway.url) as client:
-            with pytest.raises(anthropic.AuthenticationError):
-                await client.messages.create(model="m", max_tokens=90, messages=[USER])
-        assert (len(other.trajectory().turns), len(play.episode.trajectory().turns)) == (1, 0)
-
-
 async def test_gateway_listens_on_loopback() -> None:
     async with Gateway() as gateway:
         assert gateway.url.startswith("http://127.0.0.1:")

@@ -191,5 +191,5 @@ def _view(gateway: Gateway, episode: Episode, token: str) -> AgentEpisode:
         messages=messages,
         tools=episode.opening.tools,
         over=lambda: episode.state.over,
-        call_tool=episode.call,
+        call_tool=episode.tools.call,
     )

@@ -120,7 +120,7 @@ def _schema(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
 
 async def _call(episode: Episode, parameters: _Call) -> dict[str, Any]:
     """Call a tool, and return what a client may see: the content, and whether the call was refused."""
-    result = await episode.call(ToolCall(name=parameters.name, arguments=parameters.arguments or {}))
+    result = await episode.tools.call(ToolCall(name=parameters.name, arguments=parameters.arguments or {}))
     return {"content": [_block(block) for block in result.content], "isError": result.failure is not None}
 
 

@@ -16,7 +16,7 @@ from typing import Self
 
 from msgspec import structs
 from orl_core.errors import EngineError, OrlError, RenderError, boundary
-from orl_core.messages import Action, TextBlock, ToolCall, ToolResult, text_of
+from orl_core.messages import Action
 from orl_core.render import Renderer
 from orl_core.trajectory import Generation, RolloutSpec, StopDetail, StopReason, Trajectory, Turn
 from orl_rollout.loop.action_sampler import ActionSampler
@@ -71,7 +71,6 @@ class Episode:
         self.history = History()
         self._allowance = Allowance(job.limits, self.state)
         self.tools = ToolSide(session, self.tree, job.limits, self.state, self._allowance)
-        self._renderer = renderer
         self._engine = engine
         self._requests = 0  # to the engine
         self._started = time.monotonic()
@@ -125,25 +124,6 @@ class Episode:
         async with self._allowance.time():
             place, observation = await self._observe(request)
             return self.tree.shown(place) + len(observation)
-
-    async def call(self, call: ToolCall) -> ToolResult:
-        """Call a tool of the environment; return the result as the agent reads it, cut to `tool_result_tokens`.
-
-        The whole result is kept with the turn that made the call. One with an image is not cut.
-
-        Raises:
-            RequestRefused: the episode is over, or the environment failed.
-        """
-        result = await self.tools.call(call)
-        if not all(isinstance(block, TextBlock) for block in result.content):
-            return result
-        text, budget = text_of(result.content), self.job.limits.tool_result_tokens
-        if len(text) <= INLINE_CHARACTERS:
-            await fair_queue().enter()
-            shown = self._renderer.cut(text, budget)
-        else:
-            shown = await asyncio.to_thread(self._renderer.cut, text, budget)
-        return structs.replace(result, content=(TextBlock(text=shown),))
 
     @property
     def began(self) -> bool:
@@ -271,7 +251,7 @@ class Episode:
 
         return ActionSampler(
             job=self.job,
-            renderer=self._renderer,
+            renderer=self.tree.renderer,
             engine=self._engine,
             deadline=lambda: within(max(0.0, limit - time.monotonic()), EngineError, "generating"),
             ends=ends,
@@ -285,7 +265,7 @@ class Episode:
         """Parse the action, keep the turn and return the reply."""
         after, tools = place.messages[-1].role, place.request.tools
         with boundary(RenderError, "parsing an action"):
-            action, spans = self._renderer.read(turn.action_ids, tools, after=after)
+            action, spans = self.tree.renderer.read(turn.action_ids, tools, after=after)
         self._replies += 1
         counted = Reply(
             name=f"{self._name}{self._replies:04d}",
@@ -295,7 +275,7 @@ class Episode:
             reasoning_tokens=reasoning_tokens(spans),
             created=int(time.time()),
         )
-        most = self._renderer.certificate.calls_per_action
+        most = self.tree.renderer.certificate.calls_per_action
         reply = reply_to(place.request, action, counted, cut=cut, most=most)
         turn = structs.replace(turn, action=action, spans=spans, results=reply.results)
         self.tree.commit(place, turn, reply, context)

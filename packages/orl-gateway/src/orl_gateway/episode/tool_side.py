@@ -13,11 +13,12 @@ from functools import partial
 from msgspec import structs
 from orl_core.errors import SessionError, boundary
 from orl_core.limits import Limits
-from orl_core.messages import ParseFailure, ToolCall, ToolResult
+from orl_core.messages import ParseFailure, TextBlock, ToolCall, ToolResult, text_of
 from orl_core.task import Task
 from orl_core.trajectory import StopReason
 from orl_rollout.loop.deadline import within
-from orl_rollout.loop.loop import CLOSE_SECONDS
+from orl_rollout.loop.fair_queue import fair_queue
+from orl_rollout.loop.loop import CLOSE_SECONDS, INLINE_CHARACTERS
 from orl_rollout.loop.own_results import keep_unusable, refused
 from orl_rollout.loop.session import Opening, Session
 from orl_rollout.loop.tool_check import Toolbox
@@ -61,15 +62,28 @@ class ToolSide:
             return
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """Return the result of a call, which is kept with the turn that made it.
+        """Return the result of a call as the agent reads it: its text is cut to `tool_result_tokens`.
 
-        What the tool's schema refuses is answered without the environment. A call continues if the agent has stopped
-        waiting for it: its result and reward are kept.
+        The whole result is kept with the turn that made the call. One with an image is not cut. What the tool's schema
+        refuses is answered without the environment. A call continues if the agent has stopped waiting for it: its
+        result and reward are kept.
+
+        Raises:
+            RequestRefused: the episode is over, or the environment failed.
         """
         task = asyncio.ensure_future(until_closed(partial(self._call, call)))
         self._under_way.add(task)
         task.add_done_callback(self._done)
-        return await asyncio.shield(task)
+        result = await asyncio.shield(task)
+        if not all(isinstance(block, TextBlock) for block in result.content):
+            return result
+        text, budget = text_of(result.content), self._limits.tool_result_tokens
+        if len(text) <= INLINE_CHARACTERS:
+            await fair_queue().enter()
+            shown = self._tree.renderer.cut(text, budget)
+        else:
+            shown = await asyncio.to_thread(self._tree.renderer.cut, text, budget)
+        return structs.replace(result, content=(TextBlock(text=shown),))
 
     def _done(self, task: asyncio.Task[ToolResult]) -> None:
         self._under_way.discard(task)

@@ -100,7 +100,7 @@ class Tree:
         self.nodes: list[Node] = []
         self.was_full = False
         self.dropped: set[int] = set()
-        self._renderer = renderer
+        self.renderer = renderer
         self._strips = strips
         self._walks: WeakKeyDictionary[Link, _Walk] = WeakKeyDictionary()
         self._by_key: dict[bytes, list[Node]] = {}
@@ -165,7 +165,7 @@ class Tree:
         if place.node is None:
             return None
         try:
-            ids = self._renderer.extend(place.node.turn.action_ids, place.messages, calls_before=place.node.results)
+            ids = self.renderer.extend(place.node.turn.action_ids, place.messages, calls_before=place.node.results)
         except RenderError:
             return None
         return place, ids
@@ -174,11 +174,11 @@ class Tree:
         if place.node is not None:
             messages = place.request.messages
             place = structs.replace(place, node=None, messages=messages, cause=BranchCause.TEMPLATE)
-        return place, self._renderer.open(place.messages, place.request.tools)
+        return place, self.renderer.open(place.messages, place.request.tools)
 
     def too_long(self, place: Place, budget: int) -> bool:
         """Return whether the new messages are far over a budget of ids, before they are tokenized."""
-        return self._renderer.too_long(place.messages, () if place.node else place.request.tools, budget)
+        return self.renderer.too_long(place.messages, () if place.node else place.request.tools, budget)
 
     def size(self, place: Place) -> int:
         """Return about how many characters are rendered at `place`."""
@@ -239,7 +239,7 @@ class Tree:
         if self._strips and not node.stripped:
             turn = node.turn
             with boundary(RenderError, "stripping reasoning"):
-                hidden = self._renderer.hide(turn.observation, turn.action_ids, turn.spans or (), after=node.after)
+                hidden = self.renderer.hide(turn.observation, turn.action_ids, turn.spans or (), after=node.after)
             node.turn, node.stripped = structs.replace(turn, stripped_spans=hidden), True
         return node
 
