@@ -6,7 +6,7 @@ export PYTHONDONTWRITEBYTECODE := ""
 
 parallel := "-n auto --dist worksteal"
 # tests of three packages that need a fourth one
-beyond := "--ignore=tests/rollout/memory/test_model.py --ignore=tests/core/test_config_reference.py --ignore=tests/rollout/http/test_bombs.py --ignore=tests/gateway/test_branches.py --ignore=tests/gateway/test_unplayed.py"
+beyond := "--ignore=tests/rollout/memory/test_model.py --ignore=tests/core/test_config_reference.py --ignore=tests/rollout/edge/test_bombs.py --ignore=tests/gateway/test_branches.py --ignore=tests/gateway/test_unplayed.py"
 
 # what there is
 default:

@@ -24,212 +24,126 @@ LLAMA_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"
 )
-GLM = Vocabulary(
-    special=(
-        *("<|endoftext|>", "[MASK]", "[gMASK]", "[sMASK]", "<sop>", "<eop>", "<|system|>", "<|user|>"),
-        *("<|assistant|>", "<|observation|>", "<|begin_of_image|>", "<|end_of_image|>"),
-    ),
-    added=(
-        *("/nothink", "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"),
-        *("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
-    ),
-    eos="<|endoftext|>",
-    stops=("<|endoftext|>", "<|user|>", "<|observation|>"),
-    split=LLAMA_SPLIT,
-    normalized=False,
+
+
+def vocabulary_of(
+    eos: str, *stops: str, bos: str | None = None, special: str = "", added: str = "", **fields: Any
+) -> Vocabulary:
+    """Return a vocabulary in which `eos` ends an action, or each of `stops`; other tokens are listed with blanks."""
+    every = (*special.split(), eos, *stops, *([bos] if bos else ()))
+    return Vocabulary(
+        special=tuple(dict.fromkeys(token for token in every if token not in added.split())),
+        added=tuple(added.split()),
+        eos=eos,
+        bos=bos,
+        stops=stops or (eos,),
+        **{"split": LLAMA_SPLIT, "normalized": False, **fields},
+    )
+
+
+GLM = vocabulary_of(
+    *("<|endoftext|>", "<|endoftext|>", "<|user|>", "<|observation|>"),
+    special="[MASK] [gMASK] [sMASK] <sop> <eop> <|system|> <|assistant|> <|begin_of_image|> <|end_of_image|>",
+    added="/nothink <think> </think> <tool_call> </tool_call> <tool_response> </tool_response> "
+    "<arg_key> </arg_key> <arg_value> </arg_value>",
 )
-LLAMA = Vocabulary(
-    special=(
-        *("<|begin_of_text|>", "<|end_of_text|>", "<|reserved_special_token_0|>", "<|start_header_id|>"),
-        *("<|end_header_id|>", "<|eom_id|>", "<|eot_id|>", "<|python_tag|>"),
-    ),
-    added=(),
-    eos="<|eot_id|>",
+LLAMA = vocabulary_of(
+    *("<|eot_id|>", "<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"),
     bos="<|begin_of_text|>",
-    stops=("<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"),
-    split=LLAMA_SPLIT,
-    normalized=False,
+    special="<|reserved_special_token_0|> <|start_header_id|> <|end_header_id|> <|python_tag|>",
 )
-MISTRAL = Vocabulary(
-    special=(
-        *("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]"),
-        *("[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"),
-        *("[TOOL_CONTENT]", "[ARGS]", "[CALL_ID]", "[THINK]", "[/THINK]"),
-    ),
-    added=(),
-    eos="</s>",
+MISTRAL = vocabulary_of(
+    "</s>",
     bos="<s>",
-    stops=("</s>",),
-    normalized=False,
+    special="<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] [/TOOL_RESULTS] "
+    "[TOOL_CALLS] [IMG] <pad> [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [TOOL_CONTENT] [ARGS] [CALL_ID] [THINK] [/THINK]",
+    split=QWEN.split,
 )
 MISTRAL_SPM = MISTRAL._replace(split="")
-DEEPSEEK = Vocabulary(
-    special=("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>"),
-    added=(
-        *(
-            "<｜User｜>",
-            "<｜Assistant｜>",
-            "<|EOT|>",
-            "<think>",
-            "</think>",
-            "<｜fim▁hole｜>",
-            "<｜tool▁calls▁begin｜>",
-        ),
-        *("<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁outputs▁begin｜>"),
-        *("<｜tool▁outputs▁end｜>", "<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>", "<｜tool▁sep｜>"),
-    ),
-    eos="<｜end▁of▁sentence｜>",
+DEEPSEEK = vocabulary_of(
+    "<｜end▁of▁sentence｜>",
     bos="<｜begin▁of▁sentence｜>",
-    stops=("<｜end▁of▁sentence｜>",),
-    split=LLAMA_SPLIT,
-    normalized=False,
+    special="<｜▁pad▁｜>",
+    added="<｜User｜> <｜Assistant｜> <|EOT|> <think> </think> <｜fim▁hole｜> <｜tool▁calls▁begin｜> "
+    "<｜tool▁calls▁end｜> <｜tool▁call▁begin｜> <｜tool▁call▁end｜> "
+    "<｜tool▁outputs▁begin｜> <｜tool▁outputs▁end｜> <｜tool▁output▁begin｜> <｜tool▁output▁end｜> <｜tool▁sep｜>",
 )
-KIMI = Vocabulary(
-    special=(
-        *(
-            "[BOS]",
-            "[EOS]",
-            "<|im_end|>",
-            "<|im_user|>",
-            "<|im_assistant|>",
-            "<|start_header_id|>",
-            "<|end_header_id|>",
-        ),
-        *("[EOT]", "<|im_system|>", "<|im_middle|>", "[UNK]", "[PAD]"),
-    ),
-    added=(
-        *("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>"),
-        *("<|tool_call_argument_begin|>", "<|tool_call_end|>", "<think>", "</think>"),
-    ),
-    eos="<|im_end|>",
+KIMI = vocabulary_of(
+    *("<|im_end|>", "<|im_end|>", "[EOS]"),
     bos="[BOS]",
-    stops=("<|im_end|>", "[EOS]"),
-    split=LLAMA_SPLIT,
-    normalized=False,
+    special="[BOS] [EOS] <|im_user|> <|im_assistant|> <|start_header_id|> <|end_header_id|> [EOT] <|im_system|> "
+    "<|im_middle|> [UNK] [PAD]",
+    added="<|tool_calls_section_begin|> <|tool_calls_section_end|> <|tool_call_begin|> <|tool_call_argument_begin|> "
+    "<|tool_call_end|> <think> </think>",
 )
-GPT_OSS = Vocabulary(
-    special=(
-        *("<|startoftext|>", "<|endoftext|>", "<|return|>", "<|constrain|>", "<|channel|>", "<|start|>", "<|end|>"),
-        *("<|message|>", "<|call|>", "<|endofprompt|>"),
-    ),
-    added=(),
-    eos="<|return|>",
+GPT_OSS = vocabulary_of(
+    *("<|return|>", "<|return|>", "<|endoftext|>", "<|call|>"),
     bos="<|startoftext|>",
-    stops=("<|return|>", "<|endoftext|>", "<|call|>"),
-    split=LLAMA_SPLIT,
-    normalized=False,
+    special="<|constrain|> <|channel|> <|start|> <|end|> <|message|> <|endofprompt|>",
 )
-MINIMAX = Vocabulary(
-    special=("]!p~[", "]~!b[", "]~b]", "[e~[", "]!d~["),
-    added=("<think>", "</think>", "<minimax:tool_call>", "</minimax:tool_call>", "<fim_prefix>"),
-    eos="[e~[",
+MINIMAX_ADDED = "<think> </think> <minimax:tool_call> </minimax:tool_call> <fim_prefix>"
+MINIMAX = vocabulary_of("[e~[", bos="]~!b[", special="]!p~[ ]~b] ]!d~[", added=MINIMAX_ADDED)
+KIMI_K3 = vocabulary_of(
+    "<|end_of_msg|>",
+    bos="[BOS]",
+    special="[EOS] <|media_begin|> <|media_content|> <|media_end|> <|media_pad|> [UNK] [PAD]",
+    added="<|open|> <|close|> <|sep|>",
+)
+MINIMAX_M3 = vocabulary_of(
+    "[e~[",
     bos="]~!b[",
-    stops=("[e~[",),
-    split=LLAMA_SPLIT,
-    normalized=False,
+    special="]!p~[ ]~b] ]!d~[ ]<]minimax[>[ ]<]image[>[ ]<]video[>[",
+    added=f"{MINIMAX_ADDED} <mm:think> </mm:think>",
 )
-KIMI_K3 = Vocabulary(
-    special=(
-        *("[BOS]", "[EOS]", "<|end_of_msg|>", "<|media_begin|>", "<|media_content|>", "<|media_end|>"),
-        *("<|media_pad|>", "[UNK]", "[PAD]"),
-    ),
-    added=("<|open|>", "<|close|>", "<|sep|>"),
-    eos="<|end_of_msg|>",
-    bos="[BOS]",
-    stops=("<|end_of_msg|>",),
-    split=LLAMA_SPLIT,
-    normalized=False,
+MINIMAX_M1 = vocabulary_of(
+    "<end_of_sentence>", bos="<beginning_of_sentence>", special="<begin_of_document> <end_of_document>"
 )
-MINIMAX_M3 = MINIMAX._replace(
-    special=(*MINIMAX.special, "]<]minimax[>[", "]<]image[>[", "]<]video[>["),
-    added=(*MINIMAX.added, "<mm:think>", "</mm:think>"),
-)
-MINIMAX_M1 = Vocabulary(
-    special=("<begin_of_document>", "<end_of_document>", "<beginning_of_sentence>", "<end_of_sentence>"),
-    added=(),
-    eos="<end_of_sentence>",
-    bos="<beginning_of_sentence>",
-    stops=("<end_of_sentence>",),
-    split=LLAMA_SPLIT,
-    normalized=False,
-)
-HY3 = Vocabulary(
-    special=tuple(
-        f"<｜hy_{name}:opensource｜>"
-        for name in ("begin_of_sentence", "end_of_sentence", "pad", "User", "Assistant", "eos")
-    ),
-    added=(
-        *(
-            f"<{slash}{name}:opensource>"
-            for name in ("think", "tool_calls", "tool_call", "arg_key", "arg_value", "tool_responses", "tool_response")
-            for slash in ("", "/")
-        ),
-        *("<tool_sep:opensource>", "<｜reasoning_mode:opensource｜>"),
-    ),
-    eos="<｜hy_eos:opensource｜>",
+HY3 = vocabulary_of(
+    "<｜hy_eos:opensource｜>",
     bos="<｜hy_begin_of_sentence:opensource｜>",
-    stops=("<｜hy_eos:opensource｜>",),
-    split=LLAMA_SPLIT,
-    normalized=False,
+    special=" ".join(f"<｜hy_{name}:opensource｜>" for name in ("end_of_sentence", "pad", "User", "Assistant")),
+    added=" ".join(
+        f"<{slash}{name}:opensource>"
+        for name in ("think", "tool_calls", "tool_call", "arg_key", "arg_value", "tool_responses", "tool_response")
+        for slash in ("", "/")
+    )
+    + " <tool_sep:opensource> <｜reasoning_mode:opensource｜>",
 )
-
-GEMMA4 = Vocabulary(
-    special=(
-        *("<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<|turn>", "<turn|>", "<|image>", "<image|>", "<|audio>"),
-        *("<audio|>", "<|think|>"),
-    ),
-    added=(
-        *("<|tool>", "<tool|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", '<|"|>'),
-        *("<|channel>", "<channel|>"),
-    ),
-    eos="<eos>",
+GEMMA4 = vocabulary_of(
+    *("<eos>", "<eos>", "<turn|>", "<|tool_response>"),
     bos="<bos>",
-    stops=("<eos>", "<turn|>", "<|tool_response>"),
+    special="<pad> <unk> <mask> <|turn> <|image> <image|> <|audio> <audio|> <|think|>",
+    added='<|tool> <tool|> <|tool_call> <tool_call|> <|tool_response> <tool_response|> <|"|> <|channel> <channel|>',
     split="",
+    normalized=True,
 )
-SEED_OSS = Vocabulary(
-    special=("<seed:bos>", "<seed:pad>", "<seed:eos>"),
-    added=(
-        *("<seed:think>", "</seed:think>", "<seed:cot_budget_reflect>", "</seed:cot_budget_reflect>"),
-        *("<seed:tool_call>", "</seed:tool_call>"),
-    ),
-    eos="<seed:eos>",
+SEED_OSS = vocabulary_of(
+    "<seed:eos>",
     bos="<seed:bos>",
-    stops=("<seed:eos>",),
-    split=LLAMA_SPLIT,
-    normalized=False,
+    special="<seed:pad>",
+    added="<seed:think> </seed:think> <seed:cot_budget_reflect> </seed:cot_budget_reflect> <seed:tool_call> "
+    "</seed:tool_call>",
 )
-OLMO3 = Vocabulary(
-    special=("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|pad|>", "<|endofprompt|>"),
-    added=("<functions>", "</functions>", "<function_calls>", "</function_calls>", "|||IP_ADDRESS|||"),
-    eos="<|endoftext|>",
-    stops=("<|im_end|>", "<|endoftext|>"),
-    split=LLAMA_SPLIT,
-    normalized=False,
+OLMO3 = vocabulary_of(
+    *("<|endoftext|>", "<|im_end|>", "<|endoftext|>"),
+    special="<|im_start|> <|pad|> <|endofprompt|>",
+    added="<functions> </functions> <function_calls> </function_calls> |||IP_ADDRESS|||",
 )
-COHERE = Vocabulary(
-    special=("<PAD>", "<UNK>", "<BOS_TOKEN>", "<EOS_TOKEN>", "<|END_OF_TURN_TOKEN|>"),
-    added=(
-        *("<|START_OF_TURN_TOKEN|>", "<|USER_TOKEN|>", "<|CHATBOT_TOKEN|>", "<|SYSTEM_TOKEN|>", "<|START_THINKING|>"),
-        *("<|END_THINKING|>", "<|START_ACTION|>", "<|END_ACTION|>", "<|START_TOOL_RESULT|>", "<|END_TOOL_RESULT|>"),
-        *("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
-    ),
-    eos="<|END_OF_TURN_TOKEN|>",
+COHERE = vocabulary_of(
+    "<|END_OF_TURN_TOKEN|>",
     bos="<BOS_TOKEN>",
-    stops=("<|END_OF_TURN_TOKEN|>",),
-    split=LLAMA_SPLIT,
+    special="<PAD> <UNK> <EOS_TOKEN>",
+    added="<|START_OF_TURN_TOKEN|> <|USER_TOKEN|> <|CHATBOT_TOKEN|> <|SYSTEM_TOKEN|> <|START_THINKING|> "
+    "<|END_THINKING|> <|START_ACTION|> <|END_ACTION|> <|START_TOOL_RESULT|> <|END_TOOL_RESULT|> <|START_RESPONSE|> "
+    "<|END_RESPONSE|> <|START_TEXT|> <|END_TEXT|>",
+    normalized=True,
 )
-LFM2 = Vocabulary(
-    special=("<|pad|>", "<|startoftext|>", "<|endoftext|>", "<|im_start|>", "<|im_end|>"),
-    added=(
-        *("<|tool_list_start|>", "<|tool_list_end|>", "<|tool_call_start|>", "<|tool_call_end|>"),
-        *("<|tool_response_start|>", "<|tool_response_end|>", "<think>", "</think>"),
-    ),
-    eos="<|im_end|>",
+LFM2 = vocabulary_of(
+    "<|im_end|>",
     bos="<|startoftext|>",
-    stops=("<|im_end|>",),
-    split=LLAMA_SPLIT,
-    normalized=False,
+    special="<|pad|> <|endoftext|> <|im_start|>",
+    added="<|tool_list_start|> <|tool_list_end|> <|tool_call_start|> <|tool_call_end|> <|tool_response_start|> "
+    "<|tool_response_end|> <think> </think>",
 )
 
 

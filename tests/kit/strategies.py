@@ -35,8 +35,9 @@ said = st.sampled_from(("", "a", " \n", "é😀", "\x00", "<|im_end|>", '<tool_c
     max_size=10
 )
 names = st.sampled_from(("k", "look", "\x00", "é <|im_end|>")) | st.text(min_size=1, max_size=8)
+parts = st.sets(st.sampled_from(("text", "calls", "reasoning")), max_size=2)  # that do not train
 policies = st.builds(
-    TrainOn, text=st.booleans(), calls=st.just(True), reasoning=st.booleans(), failed_turns=st.booleans()
+    lambda off, failed: TrainOn(**dict.fromkeys(off, False), failed_turns=failed), parts, st.booleans()
 )
 
 

@@ -1,11 +1,13 @@
 """L1, the pure half: a datum is the trajectory's own ids in order, and only the engine's ids are marked sampled."""
 
+import math
+
 import pytest
 from hypothesis import given
 from orl_core.datum import to_data
-from orl_core.messages import Action
+from orl_core.messages import Action, ToolResult
 from orl_core.task import Task
-from orl_core.trajectory import RolloutSpec, StopReason, Trajectory, Turn
+from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory, Turn
 
 from tests.kit.strategies import masked_trajectories, stripped_trajectories, trajectories, trees
 from tests.laws.checks import check_data, check_tree
@@ -17,7 +19,7 @@ def test_what_trains_is_what_was_sampled(trajectory: Trajectory):  # shows A3
 
 
 @given(trajectory=masked_trajectories)
-def test_of_what_was_sampled_trains_what_the_policy_says(trajectory: Trajectory):
+def test_of_what_was_sampled_trains_what_the_policy_says(trajectory: Trajectory):  # shows A36
     check_data(trajectory, to_data(trajectory, reward=0.5))
 
 
@@ -49,6 +51,15 @@ def test_turn_that_continues_no_earlier_turn_is_refused(continues: int):
     turns = tuple(Turn(observation=(1,), generations=(), action=Action(), continues=one) for one in (None, continues))
     with pytest.raises(ValueError, match="turn 1"):
         Trajectory(job=job, turns=turns, stop_reason=StopReason.FINISHED)
+
+
+def test_non_finite_reward_leaves_other_rewards_of_the_turn():
+    results = (ToolResult(name="t", reward=math.nan), ToolResult(name="t", reward=0.5))
+    generation = Generation(token_ids=(1, 2), logprobs=(-0.5, -0.5), finish_reason="stop")
+    turn = Turn(observation=(9,), generations=(generation,), action=Action(), results=results)
+    job = RolloutSpec(task=Task(env_name="A/B", deployment_name="A/B"), rollout_id="k")
+    (datum,) = to_data(Trajectory(job=job, turns=(turn,), stop_reason=StopReason.FINISHED), reward=0.0)
+    assert datum.rewards == ((1, 0.5),)
 
 
 @given(trajectory=trajectories)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from tests.kit.families import DEEPSEEK, GLM, GPT_OSS, KIMI, LLAMA, LLAMA_SPLIT, MINIMAX, MISTRAL
+from tests.kit.families import DEEPSEEK, GLM, GPT_OSS, KIMI, LLAMA, MINIMAX, MISTRAL, vocabulary_of
 from tests.kit.tokenizers import QWEN, QWEN25_ADDED, Vocabulary, build
 from tests.published.sources import FOLDER
 
@@ -31,67 +31,55 @@ TAG = re.compile(
 )
 
 
-def _family(eos: str, *stops: str, bos: str | None = None, special: tuple[str, ...] = ()) -> Vocabulary:
-    return Vocabulary(
-        special=tuple(dict.fromkeys((eos, *stops, *([bos] if bos else []), *special))),
-        added=(),
-        eos=eos,
-        bos=bos,
-        stops=stops or (eos,),
-        split=LLAMA_SPLIT,
-        normalized=False,
-    )
-
-
 SUFFIX = ":opensource"  # of every tag of Hy3: its template formats `{}` with it
 _HY = tuple(f"<｜hy_{name}{SUFFIX}｜>" for name in ("User", "Assistant", "pad", "eos", "begin_of_sentence"))
 # The first text that a template holds names its family. `bos` is printed by the template if it wants one.
 FAMILIES: tuple[tuple[str, Vocabulary], ...] = (
-    ("<|hy_", _family("<|eos|>")),
-    ("<｜hy_eos{}｜>", _family(_HY[3], special=_HY)),
-    ("<｜hy_User｜>", _family("<｜hy_place▁holder▁no▁2｜>", bos="<｜hy_begin▁of▁sentence｜>")),
-    ("<|extra_0|>", _family("<|eos|>", bos="<|startoftext|>")),
+    ("<|hy_", vocabulary_of("<|eos|>")),
+    ("<｜hy_eos{}｜>", vocabulary_of(_HY[3], special=" ".join(_HY))),
+    ("<｜hy_User｜>", vocabulary_of("<｜hy_place▁holder▁no▁2｜>", bos="<｜hy_begin▁of▁sentence｜>")),
+    ("<|extra_0|>", vocabulary_of("<|eos|>", bos="<|startoftext|>")),
     ("]~b]", MINIMAX),
-    ("<end_of_sentence>", _family("<end_of_sentence>", special=("<beginning_of_sentence>", "<begin_of_document>"))),
+    ("<end_of_sentence>", vocabulary_of("<end_of_sentence>", special="<beginning_of_sentence> <begin_of_document>")),
     ("<|im_middle|>", KIMI),
-    ("<|end_of_msg|>", _family("<|end_of_msg|>", "[EOS]", bos="[BOS]")),
+    ("<|end_of_msg|>", vocabulary_of("<|end_of_msg|>", "[EOS]", bos="[BOS]")),
     ("<|channel|>", GPT_OSS),
     ("[gMASK]", GLM),
     ("<|observation|>", GLM),
-    ("<|function_list|>", _family("<|im_end|>", bos="<s>", special=("</s>",))),
-    ("<|tool_call_start|>", _family("<|im_end|>", bos="<|startoftext|>", special=("<|endoftext|>",))),
-    ("<|tool_list_start|>", _family("<|im_end|>", bos="<|startoftext|>", special=("<|endoftext|>",))),
+    ("<|function_list|>", vocabulary_of("<|im_end|>", bos="<s>", special="</s>")),
+    ("<|tool_call_start|>", vocabulary_of("<|im_end|>", bos="<|startoftext|>", special="<|endoftext|>")),
+    ("<|tool_list_start|>", vocabulary_of("<|im_end|>", bos="<|startoftext|>", special="<|endoftext|>")),
     ("<|im_start|>", QWEN),
     ("<|start_header_id|>", LLAMA),
-    ("<|header_start|>", _family("<|eot|>", "<|end_of_text|>", "<|eom|>", bos="<|begin_of_text|>")),
-    ("<｜start▁of▁sentence｜>", _family("<｜end▁of▁sentence｜>")),
+    ("<|header_start|>", vocabulary_of("<|eot|>", "<|end_of_text|>", "<|eom|>", bos="<|begin_of_text|>")),
+    ("<｜start▁of▁sentence｜>", vocabulary_of("<｜end▁of▁sentence｜>")),
     ("<｜Assistant｜>", DEEPSEEK),
     ("<｜begin▁of▁sentence｜>", DEEPSEEK),
-    ("[|endofturn|]", _family("[|endofturn|]", bos="[BOS]")),
+    ("[|endofturn|]", vocabulary_of("[|endofturn|]", bos="[BOS]")),
     ("[INST]", MISTRAL),
-    ("<turn|>", _family("<turn|>", "<|tool_response>", "<eos>", bos="<bos>", special=('<|"|>',))),
-    ("<start_of_turn>", _family("<eos>", "<end_of_turn>", bos="<bos>")),
-    ("<|START_OF_TURN_TOKEN|>", _family("<|END_OF_TURN_TOKEN|>", bos="<BOS_TOKEN>")),
-    ("<|start_of_role|>", _family("<|end_of_text|>")),
-    ("<seed:", _family("<seed:eos>", bos="<seed:bos>")),
-    ("<|assistant_end|>", _family("<|assistant_end|>", "</s>", bos="<s>")),
-    ("<|tool:begin|>", _family("<|flush|>", "<|end|>", "<|calls|>", bos="<|startoftext|>")),
-    ("<|begin_assistant|>", _family("<|end|>", bos="<s>", special=("</s>",))),
-    ("<|tool_result|>", _family("<|end|>", bos="<s>", special=("</s>",))),
-    ("<|message_sep|>", _family("</s>", "<|message_sep|>", bos="<s>")),
-    ("〈|EOS|〉", _family("〈|EOS|〉", "</assistant>")),
-    ("<|role_end|>", _family("<|role_end|>", "<|endoftext|>", bos="<|startoftext|>")),
-    ("<TOOLCALL>", _family("<SPECIAL_12>", bos="<s>", special=("<SPECIAL_10>", "<SPECIAL_11>"))),
-    ("<|eot|>", _family("<|eot|>", "<|eom|>", bos="<|begin_of_text|>")),
-    ("<|EOT|>", _family("<|EOT|>", bos="<s>")),
-    ("<|end_of_sentence|>", _family("</s>", "<|end_of_sentence|>", bos="<|begin_of_sentence|>")),
-    ("<end_of_utterance>", _family("<end_of_utterance>", bos="<|begin_of_text|>")),
-    ("<|end|>", _family("<|endoftext|>", "<|end|>", bos="<s>")),
-    ("<_end>", _family("<_end>", special=("<_user>", "<_bot>", "<_system>"))),
-    ("<sep>", _family("<|endoftext|>", "<sep>")),
-    ("<|endoftext|>", _family("<|endoftext|>")),
+    ("<turn|>", vocabulary_of("<turn|>", "<|tool_response>", "<eos>", bos="<bos>", special='<|"|>')),
+    ("<start_of_turn>", vocabulary_of("<eos>", "<end_of_turn>", bos="<bos>")),
+    ("<|START_OF_TURN_TOKEN|>", vocabulary_of("<|END_OF_TURN_TOKEN|>", bos="<BOS_TOKEN>")),
+    ("<|start_of_role|>", vocabulary_of("<|end_of_text|>")),
+    ("<seed:", vocabulary_of("<seed:eos>", bos="<seed:bos>")),
+    ("<|assistant_end|>", vocabulary_of("<|assistant_end|>", "</s>", bos="<s>")),
+    ("<|tool:begin|>", vocabulary_of("<|flush|>", "<|end|>", "<|calls|>", bos="<|startoftext|>")),
+    ("<|begin_assistant|>", vocabulary_of("<|end|>", bos="<s>", special="</s>")),
+    ("<|tool_result|>", vocabulary_of("<|end|>", bos="<s>", special="</s>")),
+    ("<|message_sep|>", vocabulary_of("</s>", "<|message_sep|>", bos="<s>")),
+    ("〈|EOS|〉", vocabulary_of("〈|EOS|〉", "</assistant>")),
+    ("<|role_end|>", vocabulary_of("<|role_end|>", "<|endoftext|>", bos="<|startoftext|>")),
+    ("<TOOLCALL>", vocabulary_of("<SPECIAL_12>", bos="<s>", special="<SPECIAL_10> <SPECIAL_11>")),
+    ("<|eot|>", vocabulary_of("<|eot|>", "<|eom|>", bos="<|begin_of_text|>")),
+    ("<|EOT|>", vocabulary_of("<|EOT|>", bos="<s>")),
+    ("<|end_of_sentence|>", vocabulary_of("</s>", "<|end_of_sentence|>", bos="<|begin_of_sentence|>")),
+    ("<end_of_utterance>", vocabulary_of("<end_of_utterance>", bos="<|begin_of_text|>")),
+    ("<|end|>", vocabulary_of("<|endoftext|>", "<|end|>", bos="<s>")),
+    ("<_end>", vocabulary_of("<_end>", special="<_user> <_bot> <_system>")),
+    ("<sep>", vocabulary_of("<|endoftext|>", "<sep>")),
+    ("<|endoftext|>", vocabulary_of("<|endoftext|>")),
 )
-PLAIN = _family("</s>", bos="<s>")
+PLAIN = vocabulary_of("</s>", bos="<s>")
 # The vocabulary that the checkpoints of these templates publish.
 REAL: dict[str, str] = {
     "qwen3": r"(Qwen-)?[Qq]wen3($|-0.6B|-Coder|-Instruct|-Next|-VL|_instruct|_vl|coder)|.*QwQ-32B|.*r1-0528-qwen3",

@@ -24,19 +24,6 @@ from tests.kit.journalled import only_file, outcome, trajectory_of, write
 ROOT = Path(__file__).parents[3]
 
 
-async def test_an_entry_comes_back_as_it_was(tmp_path):
-    with Journal(tmp_path / "new") as journal:
-        await journal.record(outcome("läuft \ud800"), step=4)
-        (entry,) = read_journal(tmp_path / "new")
-    assert [entry] == list(read_journal(only_file(tmp_path / "new")))
-    assert (entry.key, entry.reward, entry.success, entry.step, entry.version) == ("r1", 1.0, True, 4, 1)
-    turn = entry.trajectory.turns[0]
-    assert (turn.observation, turn.action_ids) == ((1, 2, 3), (5, 6))
-    assert turn.generations[0].logprobs == (-0.5, -0.5)
-    assert turn.generations[0].extras == {}
-    assert turn.action.text == "läuft \ufffd"
-
-
 async def test_any_zstd_tool_shows_lines_of_json(tmp_path):
     with Journal(tmp_path) as journal:
         for key in ("r1", "r2"):

@@ -45,12 +45,12 @@ async def test_call_ids_count_the_results_of_the_opening():
     )
     call = "<|tool_call_begin|>functions.act:1<|tool_call_argument_begin|>{}<|tool_call_end|>"
     said = f"<|tool_calls_section_begin|>{call}<|tool_calls_section_end|><|im_end|>"
-    engine = ScriptedEngine([say("kimi_k2", said)] * 2)
-    session = ScriptedSession([RESULT] * 2, messages=example, tools=(ToolSpec(name="act"),))
-    job = RolloutSpec(task=TASK, rollout_id="k", limits=Limits(max_turns=2))
+    engine = ScriptedEngine([say("kimi_k2", said)] * 3)
+    session = ScriptedSession([RESULT] * 3, messages=example, tools=(ToolSpec(name="act"),))
+    job = RolloutSpec(task=TASK, rollout_id="k", limits=Limits(max_turns=3))
     await rollout(job, session=session, renderer=renderer("kimi_k2"), engine=engine)
-    shown = tokenizer("kimi_k2").decode(engine.requests[1].token_ids)
-    assert [shown.count(f"Return of functions.act:{number}") for number in (0, 1)] == [1, 1]
+    shown = tokenizer("kimi_k2").decode(engine.requests[2].token_ids)
+    assert [shown.count(f"Return of functions.act:{number}") for number in (0, 1, 2)] == [1, 1, 1]
 
 
 async def test_no_nudge_where_a_user_message_cannot_follow():
@@ -94,18 +94,6 @@ async def test_a_role_opener_that_fits_goes_on():
     assert final.count("<|observation|>") == 1
     assert final.count("<|user|>") == 2
     assert "</tool_call><|observation|>\n<tool_response>\nok\n</tool_response><|assistant|>" in final
-
-
-async def test_calls_are_numbered_over_the_whole_rollout():
-    call = (
-        "<|tool_calls_section_begin|><|tool_call_begin|>functions.act:{n}<|tool_call_argument_begin|>{{}}"
-        "<|tool_call_end|><|tool_calls_section_end|><|im_end|>"
-    )
-    said = [call.format(n=number) for number in range(3)]
-    _, engine, _ = await play("kimi_k2", said, results=3, max_turns=3)
-    shown = tokenizer("kimi_k2").decode(engine.requests[2].token_ids)
-    assert "## Return of functions.act:0\nok" in shown
-    assert "## Return of functions.act:1\nok" in shown
 
 
 async def test_reasoning_opened_by_user_is_closed_after_a_result():

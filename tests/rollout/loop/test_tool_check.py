@@ -1,8 +1,9 @@
-"""The check of a call before it is made: one line that names the path, what was given and what was expected."""
+"""The check of a call before it is made, in bounded time: one line with the path, what was given and expected."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,54 +26,112 @@ SCHEMA = {
     "required": ["count"],
     "additionalProperties": False,
 }
+WRONG = FailureKind.INVALID_ARGUMENTS
 
 
-def toolbox(schema: dict[str, Any]) -> Toolbox:
+def toolbox(schema: Any) -> Toolbox:
     return Toolbox([ToolSpec(name="act", parameters=schema), ToolSpec(name="look")])
 
 
-def check(schema: dict[str, Any], **arguments: Any) -> ParseFailure | None:
-    return toolbox(schema).check(ToolCall(name="act", arguments=arguments))
+def called(arguments: dict[str, Any]) -> ToolCall:
+    return ToolCall(name="act", arguments=arguments)
+
+
+def field(**schema: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {"x": schema}}
+
+
+def nested(key: str, levels: int) -> dict[str, Any]:
+    """Return `key` inside `key`, so many levels deep."""
+    value: dict[str, Any] = {}
+    for _ in range(levels):
+        value = {key: value}
+    return value
+
+
+def expression(levels: int, leaf: Any) -> dict[str, Any]:
+    value: Any = leaf
+    for _ in range(levels):
+        value = {"op": "xor", "left": value, "right": 1}
+    return {"x": value}
+
+
+NODE = {"$ref": "#/$defs/node"}
+BINARY = [
+    {"type": "object", "properties": {"op": {"const": name}, "left": NODE, "right": NODE}, "required": ["op", "left"]}
+    for name in ("and", "or", "xor")
+]
+EXPRESSION = {"$defs": {"node": {"anyOf": [*BINARY, {"type": "integer"}]}}, **field(**NODE)}
+TREE = {"type": "object", "properties": {"x": {"$ref": "#"}}}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("schema", "arguments", "words"),
     [
-        ({"count": "x"}, 'at $.count: "x" is not of type "integer", and "x" is not of type "null"'),
-        ({"count": 1, "kind": "green"}, 'at $.kind: "green" is not one of ["red", "blue"]'),
-        ({"count": 1, "where": {"at": [1, "q"]}}, 'at $.where.at[1]: "q" is not of type "number"'),
-        ({}, 'at $: "count" is a required property'),
-        ({"count": 1, "size": 2}, "at $: Additional properties are not allowed ('size' was unexpected)"),
-        ({"count": 1, "kind": "g" * 1000}, f'at $.kind: "{"g" * 79}… is not one of ["red", "blue"]'),
+        (SCHEMA, {"count": "x"}, 'at $.count: "x" is not of type "integer", and "x" is not of type "null"'),
+        (SCHEMA, {"count": 1, "kind": "green"}, 'at $.kind: "green" is not one of ["red", "blue"]'),
+        (SCHEMA, {"count": 1, "where": {"at": [1, "q"]}}, 'at $.where.at[1]: "q" is not of type "number"'),
+        (SCHEMA, {}, 'at $: "count" is a required property'),
+        (SCHEMA, {"count": 1, "size": 2}, "at $: Additional properties are not allowed ('size' was unexpected)"),
+        (SCHEMA, {"count": 1, "kind": "g" * 1000}, f'at $.kind: "{"g" * 79}… is not one of ["red", "blue"]'),
+        (field(oneOf=[{"type": "string"}, {"minimum": 1}]), {"x": 0}, 'at $.x: 0 is not of type "string", and 0 is'),
+        (field(propertyNames={"maxLength": 2}), {"x": {"abc": 1}}, 'at $.x: "abc" is longer than 2 characters'),
+        (EXPRESSION, expression(1, "bad"), '"bad" is not of type "integer"'),
     ],
 )
-def test_a_wrong_argument_is_answered_by_path_given_and_expected(arguments: dict[str, Any], words: str):  # shows A38
-    failure = check(SCHEMA, **arguments)
+def test_line_says_what_was_given_and_expected(schema: Any, arguments: dict[str, Any], words: str):  # shows A38
+    failure = toolbox(schema).check(called(arguments))
     assert failure is not None
     assert failure.kind is FailureKind.INVALID_ARGUMENTS
-    assert failure.message == f"invalid arguments for `act` {words}"
+    assert failure.message.startswith("invalid arguments for `act` at $")
+    assert words in failure.message
 
 
-def test_what_fits_can_be_made_and_what_is_not_listed_cannot():  # shows G9
-    assert check(SCHEMA, count=None, kind="red") is None
-    failure = toolbox(SCHEMA).check(ToolCall(name="fly"))
-    assert failure is not None
-    assert failure.kind is FailureKind.UNKNOWN_TOOL
-    assert failure.message == "unknown tool `fly`; the tools are: act, look"
-
-
-def test_unknown_tool_is_answered_in_one_short_line():  # shows D16
-    failure = toolbox(SCHEMA).check(ToolCall(name="fly\n" * 10_000))
-    assert failure is not None
-    assert "\n" not in failure.message
-    assert len(failure.message) <= 500
-    assert failure.message.endswith("the tools are: act, look")
+def test_what_fits_can_be_made_and_what_is_not_listed_cannot():  # shows D16 G9
+    assert toolbox(SCHEMA).check(called({"count": None, "kind": "red"})) is None
+    for name in ("fly", "fly\n" * 10_000):
+        failure = toolbox(SCHEMA).check(ToolCall(name=name))
+        assert failure is not None
+        assert failure.kind is FailureKind.UNKNOWN_TOOL
+        assert failure.message.startswith("unknown tool `fly")
+        assert failure.message.endswith("`; the tools are: act, look")
+        assert "\n" not in failure.message
+        assert len(failure.message) <= 500
 
 
 @given(st.dictionaries(st.sampled_from(["count", "kind", "where", "at"]) | st.text(max_size=5), JSON, max_size=4))
 def test_any_arguments_are_judged_in_one_line(arguments: dict[str, Any]):
-    failure = check(SCHEMA, **arguments) if "schema" not in arguments else None
+    failure = toolbox(SCHEMA).check(called(arguments))
     assert failure is None or ("\n" not in failure.message and len(failure.message) <= 500)
+
+
+# A name, the schema, the arguments, and whether they are wrong.
+CASES: list[tuple[str, Any, dict[str, Any], FailureKind | None]] = [
+    ("a name within", {"$ref": "#name", "$defs": {"a": {"$anchor": "name", "required": ["y"]}}}, {}, WRONG),
+    ("a tree", TREE, nested("x", 60), None),
+    ("a tree of 50,000 levels", TREE, nested("x", 50_000), WRONG),
+    ("a deep expression", EXPRESSION, expression(60, 1), None),
+    ("a deep expression that is wrong", EXPRESSION, expression(60, "bad"), WRONG),
+    ("a pattern that looks ahead", field(pattern="^(?=a)"), {"x": "b"}, WRONG),
+    ("a pattern that looks ahead and fits", field(pattern="^(?=a)"), {"x": "ab"}, None),
+    ("a pattern that backtracks too far", field(pattern=r"^(a|a)*\1?$"), {"x": "a" * 50 + "!"}, WRONG),
+    ("a lone surrogate", field(pattern="^a$"), {"x": "\ud800"}, WRONG),
+    ("a lone surrogate in both", {"properties": {"\ud800": {"type": "string"}}}, {"\ud800": "\ud800"}, None),
+    ("a huge number, no fraction", field(multipleOf=0.75), {"x": 10**400 + 1}, WRONG),
+    ("a number beyond its digits", field(type="string"), {"x": 1 << 2_000_000}, WRONG),
+    ("a text of 10 MB", field(type="integer"), {"x": "a" * 10_000_000}, WRONG),
+]
+
+
+@pytest.mark.parametrize(("schema", "arguments", "kind"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+async def test_arguments_are_judged_in_one_short_line(
+    schema: Any, arguments: dict[str, Any], kind: FailureKind | None
+) -> None:
+    (checked,) = await toolbox(schema).check_all([called(arguments)], None)
+    assert getattr(checked, "kind", None) == kind
+    if isinstance(checked, ParseFailure):
+        assert len(checked.message) <= 500
+        assert "\n" not in checked.message
 
 
 @pytest.mark.parametrize(
@@ -83,12 +142,14 @@ def test_any_arguments_are_judged_in_one_line(arguments: dict[str, Any]):
         {"properties": {"x": {"$ref": "#/nowhere"}}},
         {"properties": {"x": {"pattern": "("}}},
         {"properties": {"x": {"multipleOf": float("nan")}}},
+        nested("not", 100_000),
     ],
-    ids=["type", "properties", "reference", "pattern", "factor"],
+    ids=["type", "properties", "reference", "pattern", "factor", "100,000 levels"],
 )
 def test_parameters_without_schema_are_the_environments_fault(schema: dict[str, Any]):
-    with pytest.raises(SessionError, match="tool `act` has parameters that are not a JSON schema"):
+    with pytest.raises(SessionError, match="tool `act`") as caught:
         toolbox(schema)
+    assert len(str(caught.value)) <= 700
 
 
 async def test_a_schema_elsewhere_is_not_fetched(tmp_path: Path):
@@ -107,3 +168,22 @@ async def test_a_schema_elsewhere_is_not_fetched(tmp_path: Path):
             with pytest.raises(SessionError, match="does not fetch"):
                 await asyncio.to_thread(toolbox, {"properties": {"x": {"$ref": address}}})
     assert asked == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "calls"),
+    [({"x": list(range(5_000))}, 1), ({"x": list(range(100))}, 32)],
+    ids=["one long check", "many short checks"],
+)
+async def test_checks_of_an_action_are_made_off_the_event_loop(arguments: dict[str, Any], calls: int) -> None:
+    """A trace function of this thread sees every check that runs on it."""
+    seen: list[str] = []
+    tools = toolbox(field(items={"type": "integer", "minimum": 0}))
+    before = sys.getprofile()
+    sys.setprofile(lambda frame, event, _: seen.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        checked = await tools.check_all([called(arguments)] * calls, None)
+    finally:
+        sys.setprofile(before)
+    assert checked == [called(arguments)] * calls
+    assert "complaint" not in seen

@@ -1,6 +1,5 @@
 """Calls on a real OpenReward server: what comes back whole, what is a fault, and that no tool is run twice."""
 
-import asyncio
 from itertools import pairwise
 
 import msgspec
@@ -73,52 +72,6 @@ async def test_an_image_is_kept(gallery):
     async with Playing("Picture", gallery.url) as play:
         _, image = (await play.call("draw")).content
     assert image == ImageBlock(data=envs.PIXEL, mime_type="image/png")
-
-
-async def test_a_reward_that_is_not_finite_is_a_fault(gallery):
-    async with Playing("NanReward", gallery.url) as play:
-        with pytest.raises(SessionError, match="not finite"):
-            await play.call("pay")
-
-
-async def test_a_call_is_cut_by_the_callers_deadline_and_run_once(gallery):
-    envs.Hanging.started.clear()
-    before = gallery.sessions
-    async with Playing("Hanging", gallery.url) as play:
-        calling = asyncio.ensure_future(play.call("wait"))
-        async with asyncio.timeout(60):
-            while not envs.Hanging.started:  # noqa: ASYNC110 - the server is on another thread
-                await asyncio.sleep(0.01)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0):
-                await calling
-    assert envs.Hanging.started == ["wait"]
-    assert gallery.sessions == before
-
-
-class Broken:
-    """Answers a call by `status` and nothing else, after the environment may have run it."""
-
-    def __init__(self, app, status):
-        self.app = app
-        self.status = status
-
-    async def __call__(self, scope, receive, send):
-        if not scope.get("path", "").endswith("/call"):
-            await self.app(scope, receive, send)
-            return
-        headers = [(b"content-type", b"text/event-stream")]
-        await send({"type": "http.response.start", "status": self.status, "headers": headers})
-        await send({"type": "http.response.body", "body": b""})
-
-
-@pytest.mark.parametrize("status", [200, 429, 500, 503])
-async def test_a_call_is_never_repeated(status):
-    with envs.serve(envs.Echo, wrap=lambda app: Broken(app, status)) as served:
-        async with Playing("Echo", served.url) as play:
-            with pytest.raises(SessionError):
-                await play.call("echo", text="once")
-        assert served.count("/call") == 1
 
 
 @given(st.lists(st.text(alphabet=" \tab:\u2028ä", max_size=8), max_size=5), st.lists(st.integers(0, 200), max_size=8))

@@ -33,6 +33,7 @@ def test_long_failure_is_cut_between_words() -> None:
         (ConnectionResetError(), SessionLost),
         (Refusal(502, "bad gateway"), SessionLost),
         (Refusal(503, "busy"), SessionLost),
+        (Refusal(504, "too late"), SessionLost),
         (Refusal(500, "a bug"), SessionUnavailable),
         (Refusal(404, "no such session"), SessionRefused),
         (Refusal(429, "busy"), Overloaded),

@@ -63,11 +63,3 @@ async def test_every_coin_can_be_found(gallery: envs.Served):
         rewards = [(await play.call("look", drawer=drawer)).reward for drawer in range(8)]
         assert sorted(reward for reward in rewards if reward is not None) == [0.1]
         assert (await play.call("take", drawer=rewards.index(0.1))).reward == 1.0
-
-
-@pytest.mark.parametrize("environment", [*envs.GALLERY, envs.drawers()])
-def test_every_environment_says_what_it_is(environment: type):
-    assert environment.__doc__
-    tools = environment.list_tools().tools  # pyright: ignore[reportAttributeAccessIssue]
-    assert tools
-    assert all(tool.description for tool in tools)

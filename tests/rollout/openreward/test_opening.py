@@ -75,30 +75,6 @@ async def test_every_request_names_the_variant(gallery):
     assert not asked & {"/call", "/tools", "/task_tools", "/prompt", "/messages"}
 
 
-async def test_a_failed_open_leaves_no_session(gallery):
-    before = (gallery.count("/create_session"), gallery.count("/delete_session"), gallery.sessions)
-    with pytest.raises(SessionError, match=r"opening a session of gallery/FailingSetup: HTTP 500: .*no image"):
-        async with Playing("FailingSetup", gallery.url):
-            pass
-    assert gallery.count("/create_session") - before[0] == 3
-    assert gallery.count("/delete_session") - before[1] == 3
-    assert gallery.sessions == before[2]
-
-
-async def test_a_cancelled_open_leaves_no_session(gallery):
-    before = gallery.sessions
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.5), Playing("SlowSetup", gallery.url):
-            pass
-    assert gallery.sessions == before
-
-
-async def test_an_episode_that_has_not_begun_is_tried_again(gallery):
-    envs.FlakySetup.tried.clear()
-    async with Playing("FlakySetup", gallery.url) as play:
-        assert (await play.call("act")).finished
-
-
 async def test_a_name_that_the_server_does_not_have_is_refused(gallery):
     async with OpenRewardClient(config_of("Nowhere", gallery.url)) as client:
         task = Task(env_name="gallery/Nowhere", deployment_name="gallery/Nowhere", index=0)

@@ -30,14 +30,6 @@ class Old(Answering):
     }
 
 
-async def test_older_server_falls_back_to_prompt_and_tools():
-    with envs.serve(envs.Echo, wrap=Old) as served:
-        async with Playing("Echo", served.url) as play:
-            assert [text_of(message.content) for message in play.opening.messages] == ["Task 1."]
-            assert [tool.name for tool in play.opening.tools] == ["echo", "finish"]
-            assert (await play.call("finish")).finished
-
-
 async def test_redirect_of_a_path_without_variant_is_followed():
     """Without a variant the SDK's server answers every request with 308 to its first environment."""
     with envs.serve(envs.Echo, envs.Terminal, wrap=Old) as served:

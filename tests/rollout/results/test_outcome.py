@@ -90,11 +90,6 @@ def test_function_is_found_in_working_folder(tmp_path: Path, monkeypatch: pytest
     monkeypatch.delitem(sys.modules, "my_own_rewards")
 
 
-def test_mode_without_function_is_refused():
-    with pytest.raises(ConfigError, match="`reward_mode` is add"):
-        decode_config({"environments": {"A/B": {}}, "reward_mode": "add"}, "test")
-
-
 @pytest.mark.parametrize("reason", StopReason)
 def test_what_ended_in_error_is_no_success_whatever_the_bar(reason: StopReason):
     outcome = outcome_of(

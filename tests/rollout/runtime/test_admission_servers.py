@@ -65,19 +65,6 @@ def runtime(client: Any, **environment: Any) -> Runtime:
     return Runtime(config, renderer=RENDERER, client=client, breaker=CircuitBreaker(max_error_rate=0.0, group_size=1))
 
 
-async def test_rollouts_that_find_no_room_wait_and_lose_nothing():
-    server = Choosy(3)
-    playing = runtime(server)
-    task = task_of("Full")
-    async with asyncio.timeout(60):
-        outcomes = await asyncio.gather(
-            *(playing.play(RolloutRequest(task=task, rollout_id=str(n)), model(("act",))) for n in range(24))
-        )
-    assert Counter(outcome.trajectory.stop_reason for outcome in outcomes) == {StopReason.FINISHED: 24}
-    assert server.most == 3
-    assert 0 < server.refusals < 2 * 24  # hardly one is refused twice
-
-
 async def test_the_configured_limit_holds():
     server = Choosy(100)
     playing = runtime(server, max_concurrency=2)
@@ -175,4 +162,4 @@ async def test_server_for_three_sessions_serves_twenty_rollouts():
     assert [outcome.reward for outcome in outcomes] == [1.0] * 20
     assert [envs.Trouble.ran[f"full {n}"] for n in range(20)] == [1] * 20
     assert gate.most == 3
-    assert gate.refused > 0
+    assert 0 < gate.refused < 2 * 20  # hardly one is refused twice

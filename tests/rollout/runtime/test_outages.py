@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import AsyncGenerator, Generator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from orl_core.config import GroupRewardConfig, RunConfig, decode_config
@@ -20,7 +20,7 @@ from orl_rollout.runtime.circuit_breaker import WINDOW, CircuitBreaker
 from orl_rollout.runtime.group_scores import compare
 from orl_rollout.runtime.runtime import RolloutRequest, Runtime
 from orl_rollout.sglang.client import SglangEngine, Timeouts
-from orl_testing import Mishap, MishapKind, Proxy, SglangServer
+from orl_testing import SglangServer
 from orl_testing import environments as envs
 
 from tests.kit.episodes import RENDERER, calling, model, task_of
@@ -191,44 +191,3 @@ async def test_batch_that_a_restart_breaks_is_played_again(replay: bool) -> None
 
 def two_plays() -> Any:
     return model(*(("step",), ("finish",)) * 2)
-
-
-class Cell(NamedTuple):
-    """A fault of the second call, and whether the rollout is played again."""
-
-    mishap: Mishap
-    again: bool
-
-
-CELLS = {
-    "reset": Cell(Mishap(kind=MishapKind.RESET, path="/call", at=1), again=True),
-    "lose": Cell(Mishap(kind=MishapKind.LOSE, path="/call", at=1), again=True),
-    **{
-        str(status): Cell(Mishap(kind=MishapKind.STATUS, path="/call", at=1, status=status), again=again)
-        for again, statuses in ((True, (502, 503, 504, 404, 410)), (False, (400, 429, 500)))
-        for status in statuses
-    },
-}
-
-
-@pytest.mark.parametrize("name", CELLS)
-async def test_lost_episode_is_played_once_more(name: str) -> None:
-    cell = CELLS[name]
-    with envs.serve(envs.Trouble) as served:
-        async with Proxy(served.url, [cell.mishap]) as proxy, runtime_of(config_of(proxy.url, 60.0)) as playing:
-            engine = model(("step",), ("step",), ("finish",), ("finish",))
-            outcome = await play(playing, f"cell {name}", engine)
-        assert served.sessions == 0
-    assert outcome.replayed is cell.again
-    assert (outcome.reward, bool(outcome.trajectory.error)) == ((1.0, False) if cell.again else (0.0, True))
-    assert proxy.count("/create") == 1 + cell.again
-
-
-async def test_deadline_is_not_played_again() -> None:
-    with envs.serve(envs.Trouble) as served:
-        mishap = Mishap(kind=MishapKind.HANG, path="/call", at=0)
-        async with Proxy(served.url, [mishap]) as proxy:
-            config = config_of(proxy.url, 60.0, call_timeout=0.5)
-            async with runtime_of(config) as playing:
-                outcome = await play(playing, "hangs")
-    assert (outcome.replayed, outcome.trajectory.stop_reason) == (False, StopReason.ERROR)

@@ -32,25 +32,6 @@ async def test_a_passing_fault_is_retried_with_the_same_request(fault: Fault) ->
 
 
 @pytest.mark.parametrize(
-    "fault",
-    [
-        Fault(kind=FaultKind.STATUS, status=503, message="The request queue is full."),
-        Fault(kind=FaultKind.RESET),
-        Fault(kind=FaultKind.RESET_MID_BODY),
-    ],
-    ids=lambda fault: fault.kind,
-)
-async def test_a_lasting_fault_ends_the_retries_in_time(fault: Fault) -> None:
-    started = time.monotonic()
-    async with serving(fault, retry=0.1) as (server, engine):
-        with pytest.raises(EngineUnavailable) as caught:
-            await engine.generate(PROMPT, SAMPLING, key="a")
-    assert server.received >= 2
-    assert time.monotonic() - started < 20
-    assert fault.kind is not FaultKind.STATUS or "HTTP 503: The request queue is full." in str(caught.value)
-
-
-@pytest.mark.parametrize(
     ("fault", "cause"),
     [
         (Fault(kind=FaultKind.STATUS, status=400), EngineRefused),
@@ -64,15 +45,6 @@ async def test_fault_has_the_class_of_its_cause(fault: Fault, cause: type[Engine
     async with serving(fault, timeouts=Timeouts(read=0.2, retry=0.0)) as (_, engine):
         with pytest.raises(cause):
             await engine.generate(PROMPT, SAMPLING, key="a")
-
-
-async def test_refused_connection_is_retried_until_it_works() -> None:
-    port = free_port()
-    async with asyncio.timeout(HANGS), SglangEngine(f"http://127.0.0.1:{port}", context_tokens=100) as engine:
-        request = asyncio.ensure_future(engine.generate(PROMPT, SAMPLING, key="a"))
-        await asyncio.sleep(0.02)
-        async with SglangServer([ANSWER], port=port):
-            assert (await request).token_ids == tuple(ANSWER)
 
 
 async def test_a_server_that_dies_and_comes_back_is_found_again() -> None:
@@ -144,13 +116,6 @@ async def test_a_redirect_is_not_followed() -> None:
     async with answering(handler) as engine:
         with pytest.raises(EngineError, match="HTTP 307"):
             await engine.generate(PROMPT, {}, key="a")
-
-
-async def test_a_silent_server_is_given_up() -> None:
-    async with serving(Fault(kind=FaultKind.HANG), timeouts=Timeouts(read=0.1)) as (server, engine):
-        with pytest.raises(EngineError, match=r"silent for 0\.1 s"):
-            await engine.generate(PROMPT, SAMPLING, key="a")
-    assert server.received == 1
 
 
 async def test_a_key_that_no_header_can_hold_is_an_engine_error() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import warnings
 from array import array
@@ -13,7 +12,7 @@ from aiohttp import web
 from orl_core.errors import EngineError
 from orl_rollout.loop.token_buffer import TokenBuffer
 from orl_rollout.sglang.client import SglangEngine
-from orl_testing import Fault, FaultKind, SglangServer, logprobs_of
+from orl_testing import SglangServer, logprobs_of
 
 from tests.kit.serving import ANSWER, PROMPT, SAMPLING, answering, replying, serving
 
@@ -102,14 +101,6 @@ async def web_length(request: web.Request) -> web.Response:
         size += len(chunk)
     assert size > 3_000_000
     return await replying()(request)
-
-
-async def test_requests_in_flight_have_no_limit() -> None:
-    async with serving(Fault(kind=FaultKind.HANG)) as (server, engine), asyncio.TaskGroup() as group:
-        for number in range(150):
-            group.create_task(engine.generate(PROMPT, SAMPLING, key=str(number)))
-        await server.until_running(150)
-        server.abort()
 
 
 async def test_proxies_of_the_environment_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:

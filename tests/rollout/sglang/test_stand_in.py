@@ -29,34 +29,11 @@ async def test_an_answer_has_the_shape_of_sglang() -> None:
     assert meta["output_token_logprobs_length"] == 3
 
 
-async def test_logprobs_come_only_where_they_are_asked_for() -> None:
-    async with standing() as (_, client):
-        answer = await client.generate()
-    assert "output_token_logprobs" not in answer["meta_info"]
-
-
 def test_logprobs_tell_every_id_and_place_apart() -> None:
     values = logprobs_of([], list(range(50)) * 20)
     assert len(set(values)) > 900
     assert all(value < 0 for value in values)
     assert logprobs_of([1, 2], [3, 4])[1:] == logprobs_of([1, 2, 3], [4])
-
-
-async def test_a_policy_sees_the_ids_and_the_sampling_parameters() -> None:
-    def policy(ids: list[int], sampling: dict[str, Any]) -> list[int]:
-        return [*ids, sampling["max_new_tokens"]]
-
-    async with standing(policy) as (_, client):
-        answer = await client.generate(max_new_tokens=9)
-    assert answer["output_ids"] == [5, 6, 7, 9]
-
-
-async def test_a_script_is_answered_in_order_and_then_refused() -> None:
-    async with standing([[1], [2, 3]]) as (_, client):
-        assert (await client.generate())["output_ids"] == [1]
-        assert (await client.generate())["output_ids"] == [2, 3]
-        status, body = await client.post("/generate", {"input_ids": PROMPT})
-    assert (status, body["error"]["message"]) == (400, "the script has no answer left")
 
 
 @pytest.mark.parametrize(
@@ -85,12 +62,6 @@ async def test_without_a_limit_the_default_is_128() -> None:
         assert len((await client.generate(max_new_tokens=None))["output_ids"]) == 195  # SGLang keeps two back
 
 
-async def test_routed_experts_cover_every_id_but_the_last() -> None:
-    async with standing() as (_, client):
-        answer = await client.generate(return_routed_experts=True)
-    assert len(answer["meta_info"]["routed_experts"]) == 28  # five int32 in base64
-
-
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [
@@ -115,16 +86,6 @@ async def test_a_request_is_refused_as_sglang_does(body: Any, status: int, messa
     assert message in text
 
 
-async def test_requests_are_recorded_with_their_headers() -> None:
-    async with standing() as (server, client):
-        await client.generate()
-        async with client.http.post(f"{server.url}/generate", json={"input_ids": [1]}, headers={"X-One": "1"}):
-            pass
-    assert [request.index for request in server.requests] == [0, 1]
-    assert server.requests[0].body["input_ids"] == PROMPT
-    assert server.requests[1].headers["x-one"] == "1"
-
-
 # The prefix cache
 
 
@@ -135,14 +96,6 @@ async def test_cached_tokens_are_the_longest_shared_prefix() -> None:
             for ids in ([1, 2, 3], [1, 2, 3, *ANSWER, 4], [1, 2, 9], [1, 2, 3], [8], [1, 2, 9, *ANSWER], [2, 3])
         ]
     assert cached == [0, 6, 2, 2, 0, 5, 0]
-
-
-async def test_new_weights_empty_the_cache() -> None:
-    async with standing() as (server, client):
-        await client.generate()
-        server.update_weights("2")
-        meta = (await client.generate())["meta_info"]
-    assert (meta["cached_tokens"], meta["weight_version"]) == (0, "2")
 
 
 async def test_the_cache_can_be_flushed_only_while_nothing_runs() -> None:
@@ -177,13 +130,6 @@ async def test_loads_count_what_is_running() -> None:
         _, idle = await client.get("/v1/loads?include=core")
     assert [body["loads"][0]["num_total_reqs"] for body in (busy, idle)] == [1, 0]
     assert [body["aggregate"]["total_reqs"] for body in (busy, idle)] == [1, 0]
-
-
-async def test_health_and_model_info() -> None:
-    async with standing() as (server, client):
-        server.update_weights("3")
-        assert (await client.get("/health"))[0] == (await client.get("/health_generate"))[0] == 200
-        assert (await client.get("/model_info"))[1]["weight_version"] == "3"
 
 
 # Stop strings, where the server can decode

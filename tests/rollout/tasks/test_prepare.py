@@ -17,6 +17,7 @@ from orl_rollout.tasks.file import read_tasks
 from orl_rollout.tasks.prepare import prepare, share_out
 from orl_testing import environments as envs
 
+from tests.kit.answering import Answering
 from tests.kit.cookbook_row import cookbook_row
 
 
@@ -108,17 +109,10 @@ async def test_a_large_listing_is_read_by_pages(gallery, tmp_path):  # shows A8
     assert gallery.count("/task_range") - pages == 1 + 5
 
 
-class Old:
+class Old(Answering):
     """A server from before the listing by index."""
 
-    def __init__(self, app):
-        self.app = app
-
-    async def __call__(self, scope, receive, send):
-        if scope.get("path", "").endswith(("/num_tasks", "/task_range")):
-            await send({"type": "http.response.start", "status": 404, "headers": []})
-            return await send({"type": "http.response.body", "body": b"{}"})
-        return await self.app(scope, receive, send)
+    answers = {"/num_tasks": (404, [], b"{}"), "/task_range": (404, [], b"{}")}
 
 
 async def test_a_server_that_only_lists_is_listed(tmp_path):  # shows A8
@@ -154,19 +148,16 @@ async def test_a_dead_server_leaves_the_old_file(old):
     assert "\n" not in str(caught.value)
 
 
-class DiesMidway(Old):
+class DiesMidway(Answering):
     """Fails at the third page."""
 
-    def __init__(self, app):
-        super().__init__(app)
-        self.pages = 0
+    pages = 0
 
     async def __call__(self, scope, receive, send):
         self.pages += scope.get("path", "").endswith("/task_range")
         if self.pages > 3:
-            await send({"type": "http.response.start", "status": 500, "headers": []})
-            return await send({"type": "http.response.body", "body": b"out of memory"})
-        return await self.app(scope, receive, send)
+            self.answers = {"/task_range": (500, [], b"out of memory")}
+        await super().__call__(scope, receive, send)
 
 
 async def test_a_server_that_dies_midway_leaves_the_old_file(old):  # shows A9
