@@ -91,19 +91,32 @@ class Without(MetaPathFinder):
 
 sys.meta_path.insert(0, Without())
 found = MetadataPathFinder.find_distributions
-hidden = {"orl-trl", "orl-slime", "orl-miles"}
+hidden = ("orl_trl-", "orl_slime-", "orl_miles-")
 MetadataPathFinder.find_distributions = classmethod(
     lambda kind, context=DistributionFinder.Context(): (
-        each for each in found(context) if each.metadata["Name"] not in hidden
+        each for each in found(context) if not each._path.name.startswith(hidden)
     )
 )
-from orl_launcher.main import program
-program()
+import contextlib
+import io
+import json
+
+from orl_launcher.main import main
+
+answers = []
+for words in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.redirect_stderr(shown):
+        try:
+            code = main(words)
+        except SystemExit as ended:
+            code = ended.code or 0
+    answers.append((code, shown.getvalue()))
+print(json.dumps(answers))
 """
 
 
 @pytest.fixture
-def working(tmp_path: Path) -> Path:
+def working(tmp_path: Path, guess_number: str) -> Path:
     site = tmp_path / "site"
     info = site / "orl_fourth-1.dist-info"
     info.mkdir(parents=True)
@@ -112,7 +125,7 @@ def working(tmp_path: Path) -> Path:
     (site / "orl_fourth.py").write_text(FOURTH, "utf-8")
     trainer = {"backend": "fourth", "model": "a/b", "fourth": {"zeal": 2}}
     other = {"trl": {"lora_rank": 8}, "flags": {"fourth": {"x": 1}}}
-    game = {"eval_splits": ["test"], "num_samples": 2}
+    game = {"base_url": guess_number, "eval_splits": ["test"], "num_samples": 2}
     config = {
         "environments": {"playground/GuessNumber": game},
         "eval": {"max_tasks": 2},
@@ -122,25 +135,19 @@ def working(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def orl(working: Path, *words: str, code: int = 0) -> str:
-    """Run the command in an environment that has no adapter but the fourth. Return what it prints."""
+def orl(working: Path, *commands: list[str]) -> list[tuple[int, str]]:
+    """Run the commands in a process that has no adapter but the fourth. Return their exit codes and output."""
     environment = {**os.environ, "PYTHONPATH": str(working / "site"), "COLUMNS": "400"}
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT, *words],
-        cwd=working,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    command = [sys.executable, "-c", WITHOUT, json.dumps(commands)]
+    done = subprocess.run(command, cwd=working, env=environment, capture_output=True, timeout=120, check=True)
+    return [(code, shown) for code, shown in json.loads(done.stdout.splitlines()[-1])]
 
 
 def test_fourth_trainer_trains_resumes_and_evaluates(working: Path) -> None:  # shows A25
-    orl(working, "train", "fourth", "--config", "my.yaml", "--name", "first", "--zeal", "3")
-    orl(working, "train", "--config", "my.yaml", "--name", "second", "--load", "runs/first", "--num-rollout", "1")
+    first_run = ["train", "fourth", "--config", "my.yaml", "--name", "first", "--zeal", "3"]
+    second_run = ["train", "--config", "my.yaml", "--name", "second", "--load", "runs/first", "--num-rollout", "1"]
+    ended = orl(working, first_run, second_run)
+    assert [code for code, _ in ended] == [0, 0], ended
     first, second = (read(working / "runs" / name / "metrics.jsonl") for name in ("first", "second"))
     zeal = "playground/GuessNumber/zeal"
     assert [(row.kind, row.step, row.metrics.get(zeal)) for row in first] == [
@@ -157,14 +164,20 @@ def test_fourth_trainer_trains_resumes_and_evaluates(working: Path) -> None:  # 
 
 
 def test_fourth_trainer_is_planned_and_checked(working: Path) -> None:
-    planned = orl(working, "train", "--config", "my.yaml", "--dry-run", "--zeal", "4", "--", "--own", "1")
-    assert "fourth --zeal 4 --own 1" in planned
-    assert "trainer.trl is not used" in planned
-    assert "--zeal" in orl(working, "train", "fourth", "--help")
-    assert "orl train fourth --help" in orl(working, "train", "--help")
-    assert "above 9" in orl(working, "train", "--config", "my.yaml", "--zeal", "10", code=1)
-    assert "$.trainer.fourth.zeal" in orl(working, "train", "--config", "my.yaml", "--zeal", "0", code=1)
-    assert "orl-trl" in orl(working, "train", "trl", "--config", "my.yaml", code=2)
+    own = ["train", "--config", "my.yaml"]
+    commands: list[tuple[list[str], int, str]] = [
+        ([*own, "--dry-run", "--zeal", "4", "--", "--own", "1"], 0, "fourth --zeal 4 --own 1"),
+        ([*own, "--dry-run"], 0, "trainer.trl is not used"),
+        (["train", "fourth", "--help"], 0, "--zeal"),
+        (["train", "--help"], 0, "orl train fourth --help"),
+        ([*own, "--zeal", "10"], 1, "above 9"),
+        ([*own, "--zeal", "0"], 1, "$.trainer.fourth.zeal"),
+        (["train", "trl", "--config", "my.yaml"], 2, "orl-trl"),
+    ]
+    ended = orl(working, *(words for words, _, _ in commands))
+    for (words, expected, subject), (code, shown) in zip(commands, ended, strict=True):
+        assert code == expected, (words, shown)
+        assert subject in shown
 
 
 SHOWN = {"DESCRIPTION", "EXAMPLES", "HELP", "COMMANDS"}  # text for the terminal, with examples
