@@ -31,6 +31,7 @@ CHARTS = (
     ("reward", "Reward", False),
     ("valid_calls", "Valid tool calls", True),
     ("turns", "Turns per episode", False),
+    ("tokens_per_turn", "Tokens sampled in a turn", False),
     ("loss", "Loss", False),
     ("kl", "KL from the reference model", False),
     ("policy_kl", "KL of the update", False),

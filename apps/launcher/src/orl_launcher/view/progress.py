@@ -18,6 +18,7 @@ from orl_rollout.logs import waits_in
 from orl_rollout.run_folder.follow import lines_of, meanwhile
 from orl_rollout.run_folder.metrics_log import MetricsRow, parse_row, tally_of
 from orl_rollout.run_folder.no_signal import STEPS, Cause, no_signal
+from orl_rollout.run_folder.turn_drift import WINDOW, turn_drift
 
 from orl_launcher.view.wording import MAIN_METRICS, duration, noted, percent
 
@@ -58,6 +59,9 @@ class Course:
         self._success = self._left = ""
         self._latest: deque[MetricsRow] = deque(maxlen=STEPS)
         self._silences: set[Cause] = set()
+        self._first: list[MetricsRow] = []
+        self._recent: deque[MetricsRow] = deque(maxlen=WINDOW)
+        self._drifts: set[bool] = set()
 
     def line(self, row: MetricsRow) -> str:
         """Return a row in one line, with the latest held-out success and the time that is left."""
@@ -86,6 +90,17 @@ class Course:
         self._silences.add(silence.cause)
         return silence.text
 
+    def drift(self, row: MetricsRow) -> str:
+        """Return that turns and their tokens drift apart, once for each direction; "" if they do not."""
+        if row.kind != "train" or not row.overall("turns"):
+            return ""
+        (self._first if len(self._first) < WINDOW else self._recent).append(row)
+        drift = turn_drift([*self._first, *self._recent])
+        if drift is None or drift.longer in self._drifts:
+            return ""
+        self._drifts.add(drift.longer)
+        return drift.text
+
 
 def _success(row: MetricsRow) -> str:
     success = row.overall("success")
@@ -109,8 +124,8 @@ def following(path: Path, steps: int | None, console: Console, clock: Clock = ti
                     progress.update(bar, completed=row.step, description=course.brief(row))
                 if row.kind == "eval" or not (console.is_terminal or row.step % EVERY):
                     console.print(line, style="yellow" if str(tally_of([row])) else None, soft_wrap=True)
-                if silence := course.silence(row):
-                    console.print(silence, style="yellow", soft_wrap=True)
+                for warning in filter(None, (course.silence(row), course.drift(row))):
+                    console.print(warning, style="yellow", soft_wrap=True)
 
         shown = waits_in(lambda text: progress.update(bar, wait=text)) if console.is_terminal else nullcontext()
         with shown, meanwhile(follow, "progress"):

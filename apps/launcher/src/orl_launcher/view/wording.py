@@ -58,6 +58,12 @@ def count(steps: range) -> str:
 
 
 RANDOM = "random guessing within the remaining range"  # the baseline, which is known for GuessNumber alone
-JUDGED = frozenset({"success", "reward", "turns"})  # taken over the judged rollouts alone
+JUDGED = frozenset({"success", "reward", "turns", "tokens_per_turn"})  # taken over the judged rollouts alone
 GPU_METRICS = (("gpu_utilization", percent), ("gpu_memory_gib", number))
-MAIN_METRICS = (("success", percent), ("reward", number), ("valid_calls", percent), ("turns", number))
+MAIN_METRICS = (
+    ("success", percent),
+    ("reward", number),
+    ("valid_calls", percent),
+    ("turns", number),
+    ("tokens_per_turn", number),
+)

@@ -110,9 +110,9 @@ def _prompt_tokens(outcome: Outcome) -> int:
 def metrics_of(measures: Iterable[RolloutStats]) -> dict[str, float]:
     """Return metrics of a batch by environment (`GeneralReasoning/WhoDunIt/reward`), and of several as `all/...`.
 
-    Rates are shares of rollouts, turns, calls or ids in [0, 1]; `reward`, `success` and `turns` exclude rollouts in
-    ERROR or ABORTED, and are absent if none remain. `judged` counts the rollouts that they are taken over,
-    `unrewarded` those that finished without any reward, `rewards` the results that carried one.
+    Rates are shares of rollouts, turns, calls or ids in [0, 1]; `reward`, `success`, `turns` and `tokens_per_turn`
+    exclude rollouts in ERROR or ABORTED, and are absent if none remain. `judged` counts the rollouts that they are
+    taken over, `unrewarded` those that finished without any reward, `rewards` the results that carried one.
     Where an agent played, or a rollout has several rows, `rows`, `trained_tokens` and `branches/CAUSE` are means of a
     rollout, and `single_rows` is the share of those with one row.
     """
@@ -195,6 +195,7 @@ def _metrics(batch: Sequence[RolloutStats]) -> dict[str, float]:
         "reward": _mean(member.reward for member in sound),
         "success": _mean(float(member.success) for member in sound),
         "turns": _mean(float(member.turns) for member in sound),
+        "tokens_per_turn": _share(sum(m.action_tokens for m in sound), sum(m.turns for m in sound)),
     }
     metrics = {
         "rollouts": float(len(batch)),

@@ -18,6 +18,7 @@ from orl_rollout.run_folder.config_file import read_object
 from orl_rollout.run_folder.metrics_log import Kind, MetricsRow, Tally, names_in, tally_of
 from orl_rollout.run_folder.no_signal import NoSignal, no_signal
 from orl_rollout.run_folder.recoveries import Recovery
+from orl_rollout.run_folder.turn_drift import TurnDrift, turn_drift
 
 FILES = ("config.json", "metrics.jsonl")
 RECENT = 5  # steps that a mean over the end (or the beginning) of training takes
@@ -117,6 +118,11 @@ class Record(Struct, frozen=True, kw_only=True):
     def no_signal(self) -> NoSignal | None:
         """Return the latest steps if they had nothing to learn from."""
         return no_signal(self.points)
+
+    @property
+    def turn_drift(self) -> TurnDrift | None:
+        """Return how turns and the tokens of a turn drifted apart, if they did."""
+        return turn_drift(self.points)
 
     @property
     def learned_nothing(self) -> bool:
