@@ -369,7 +369,7 @@ def test_a_trainer_that_cannot_be_run(doctor: Doctor, monkeypatch: pytest.Monkey
     (tasks, line) = found(doctor("--python", "/no/python", code=1, trainer=SLIME), "failed")
     assert tasks.startswith("trainer.task_data none.jsonl: no such file")
     assert line.startswith("slime: /no/python")
-    monkeypatch.setattr(trainers, "GROUP", "orl.nothing")
+    monkeypatch.setattr(trainers, "installed", dict)
     (line,) = found(doctor(code=1), "failed")
     assert "just setup" in line
 

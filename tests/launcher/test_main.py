@@ -43,7 +43,7 @@ def fails(capsys: Capture, code: int, *argv: str) -> str:
 
 @pytest.fixture
 def no_adapters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainers, "GROUP", "orl.nothing")
+    monkeypatch.setattr(trainers, "installed", dict)
 
 
 def test_help_names_every_command_and_how_to_begin(capsys: Capture) -> None:

@@ -1,4 +1,4 @@
-"""`orl rollout` and `orl prepare` with nothing faked but the model: playground, client, loop, SGLang's wire."""
+"""`orl rollout` and `orl prepare` with nothing faked but the model: environment, client, loop, SGLang's wire."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def guessing(tokenizer: PreTrainedTokenizerFast) -> Any:
 
 
 def test_tasks_are_played_against_an_engine_and_measured(
-    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, served: list[str]
 ) -> None:
     monkeypatch.delenv("OPENREWARD_API_KEY", raising=False)
     tokenizer = build(template("qwen3_instruct_2507"))
@@ -55,7 +55,7 @@ def test_tasks_are_played_against_an_engine_and_measured(
     out = Path("runs/out")
     wide = ["--set", "rollout.turn_tokens=128", "--set", "rollout.context_tokens=4096"]
     with engine(guessing(tokenizer)) as url:
-        argv = ["rollout", "--config", LOCAL, "--engine", url, "--model", str(run), *wide]
+        argv = ["rollout", "--config", LOCAL, "--engine", url, "--model", str(run), *wide, *served]
         assert main([*argv, "--max-tasks", "6", "--samples", "2", "--name", "out"]) == 0
         shown = capsys.readouterr().out
         report = printed(capsys, *argv, "--max-tasks", "1", "--name", "second")

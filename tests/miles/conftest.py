@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.slime import episode
-from tests.slime.conftest import environment, fresh_process
+from tests.slime.conftest import environment, fresh_process, hosted
 from tests.two_pythons.fixtures import cluster, orl, python, working
 
-__all__ = ["cluster", "environment", "fresh_process", "orl", "python", "working"]
+__all__ = ["cluster", "environment", "fresh_process", "hosted", "orl", "python", "working"]
 
 
 @pytest.fixture(scope="session")

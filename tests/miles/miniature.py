@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from orl_miles.generate import generate
 from orl_miles.hooks import post_process
+from orl_testing import SglangServer
 
 from tests.slime import episode, miniature
 
@@ -83,3 +86,9 @@ def arguments(checkpoint: Path, folder: Path, url: str, config: Any, **changes: 
         "orl_config": config,
     }
     return miniature.arguments(**fields | changes)
+
+
+@contextmanager
+def hosting(server: SglangServer, checkpoint: Path, folder: Path, config: Any, **changes: Any) -> Generator[ClassApi]:
+    """The miniature under `changes`, as `tests.miles.hosting` starts miles itself."""
+    yield ClassApi(arguments(checkpoint, folder, server.url, config, **changes))

@@ -1,41 +1,34 @@
-"""Our miles adapter on a miniature of miles, class API and legacy: the table of cases, and what only miles has."""
+"""Our miles adapter on a miniature of miles: what only miles has, its replay among it."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 from argparse import ArgumentParser
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from orl_cluster.hooks.worker import aclose
 from orl_core.errors import RunAborted
 from orl_launcher.view.pieces import load_decoder
 from orl_miles.generate import RunEnded, generate
-from orl_miles.hooks import log_eval, log_rollout
+from orl_miles.hooks import log_eval, log_rollout, post_process
 from orl_rollout.episodes.journal import read_journal
-from orl_testing import Fault, FaultKind, SglangServer
+from orl_testing import Fault, FaultKind
 
 from tests.kit.saved import saved
-from tests.miles.miniature import ClassApi, arguments
+from tests.miles.miniature import Sample, hosting
 from tests.slime import episode
 from tests.slime.cases import key_of
-from tests.slime.playing import engine
+from tests.slime.miniature import arguments
+from tests.slime.playing import Hosted
 
 REFUSED = Fault(kind=FaultKind.STATUS, status=400, message="no")
-
-
-@contextmanager
-def hosting(
-    checkpoint: Path, folder: Path, config: Any, faults: tuple[Fault, ...] = (), **changes: Any
-) -> Iterator[tuple[Any, SglangServer]]:
-    with engine(checkpoint, faults) as server:
-        yield ClassApi(arguments(checkpoint, folder, server.url, config, **changes)), server
+REPLAY = {"use_rollout_routing_replay": True, "use_rollout_indexer_replay": True, "num_layers": 1, "moe_router_topk": 1}
+SAMPLING = {"temperature": 1.0, "max_new_tokens": 200}
 
 
 async def played(host: Any, *, evaluation: bool = False) -> list[Any]:
@@ -53,16 +46,15 @@ async def played(host: Any, *, evaluation: bool = False) -> list[Any]:
     ],
 )
 async def test_a_failure_is_aborted_where_miles_puts_another_group_in_its_place(
-    changes: dict[str, Any], evaluation: bool, status: str, environment: str, checkpoint: Path, tmp_path: Path
+    changes: dict[str, Any], evaluation: bool, status: str, hosted: Hosted
 ):
-    config = episode.settings(environment)
-    with hosting(checkpoint, tmp_path, config, (REFUSED,), **changes) as (host, _):
+    with hosted(hosting, [REFUSED], **changes) as (host, _):
         samples = await played(host, evaluation=evaluation)
     assert {(sample.status.value, sample.reward, sample.remove_sample) for sample in samples} == {(status, 0.0, True)}
 
 
-async def test_abort_flag_ends_rollout_before_engine_request(environment: str, checkpoint: Path, tmp_path: Path):
-    with hosting(checkpoint, tmp_path, episode.settings(environment)) as (host, server):
+async def test_abort_flag_ends_rollout_before_engine_request(hosted: Hosted):
+    with hosted(hosting) as (host, server):
         host.aborted = True
         samples = await played(host)
         assert not server.requests
@@ -71,8 +63,8 @@ async def test_abort_flag_ends_rollout_before_engine_request(environment: str, c
 
 
 @pytest.mark.slow
-async def test_refusing_engine_ends_run_despite_host_catching_all(environment: str, checkpoint: Path, tmp_path: Path):
-    with hosting(checkpoint, tmp_path, episode.settings(environment), (REFUSED,)) as (host, _):
+async def test_refusing_engine_ends_run_despite_host_catching_all(hosted: Hosted):
+    with hosted(hosting, [REFUSED]) as (host, _):
         ended = None
         for _ in range(40):
             try:
@@ -88,12 +80,9 @@ async def test_refusing_engine_ends_run_despite_host_catching_all(environment: s
 
 
 @pytest.mark.slow
-async def test_the_journal_knows_the_step_by_the_batches_that_were_logged(
-    environment: str, checkpoint: Path, tmp_path: Path
-):
-    run = tmp_path / "run"
-    config = episode.settings(environment)
-    with hosting(checkpoint, tmp_path, config, orl_folder=str(run)) as (host, _):
+async def test_the_journal_knows_the_step_by_the_batches_that_were_logged(hosted: Hosted):
+    run = hosted.folder / "run"
+    with hosted(hosting, orl_folder=str(run)) as (host, _):
         log_rollout(3, host.args, await played(host), None, 1.0)
         await played(host, evaluation=True)
         await played(host)
@@ -103,34 +92,25 @@ async def test_the_journal_knows_the_step_by_the_batches_that_were_logged(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("fsdp", "trained"), [(True, 7), (False, 8)])
-async def test_journal_of_a_resumed_run_begins_after_its_checkpoint(
-    fsdp: bool, trained: int, environment: str, checkpoint: Path, tmp_path: Path
-):
-    run, load = str(tmp_path / "run"), str(saved(tmp_path / "saved", 7, fsdp=fsdp))
-    config = episode.settings(environment)
-    with hosting(checkpoint, tmp_path, config, orl_folder=run, load=load) as (host, _):
+async def test_journal_of_a_resumed_run_begins_after_its_checkpoint(fsdp: bool, trained: int, hosted: Hosted):
+    run, load = hosted.folder / "run", saved(hosted.folder / "saved", 7, fsdp=fsdp)
+    with hosted(hosting, orl_folder=str(run), load=str(load)) as (host, _):
         await played(host, evaluation=True)
         await played(host)
-    assert [entry.step for entry in read_journal(tmp_path / "run")] == [trained] * 4 + [trained + 1] * 4
+    assert [entry.step for entry in read_journal(run)] == [trained] * 4 + [trained + 1] * 4
 
 
-async def test_an_adapter_of_several_is_refused(environment: str, checkpoint: Path, tmp_path: Path):
-    with hosting(checkpoint, tmp_path, episode.settings(environment)) as (host, server):
+async def test_an_adapter_of_several_is_refused(hosted: Hosted):
+    with hosted(hosting) as (host, server):
         host.groups[0][0].adapter = "a"
         with pytest.raises(RunEnded, match="row 0"):
             await played(host)
         assert not server.requests
 
 
-REPLAY = {"use_rollout_routing_replay": True, "use_rollout_indexer_replay": True, "num_layers": 1, "moe_router_topk": 1}
-
-
-async def test_what_the_engine_chose_is_handed_on_for_every_id_but_the_last(
-    environment: str, checkpoint: Path, tmp_path: Path
-):
-    config = episode.settings(environment)
+async def test_what_the_engine_chose_is_handed_on_for_every_id_but_the_last(hosted: Hosted):
     fault = Fault(kind=FaultKind.STATUS, status=400, message="no", at=0)
-    with hosting(checkpoint, tmp_path, config, (fault,), **REPLAY) as (host, server):
+    with hosted(hosting, [fault], **REPLAY) as (host, server):
         samples = await played(host)
         assert all(request.body["return_routed_experts"] for request in server.requests)
         assert all(request.body["return_indexer_topk"] for request in server.requests)
@@ -143,10 +123,8 @@ async def test_what_the_engine_chose_is_handed_on_for_every_id_but_the_last(
             assert rows.reshape(-1).tolist() == expected
 
 
-async def test_of_a_split_rollout_every_sample_has_its_own(environment: str, checkpoint: Path, tmp_path: Path):
-    config = episode.settings(environment) | {"thinking": "strip"}
-    with engine(checkpoint, thinks=True) as server:
-        host = ClassApi(arguments(checkpoint, tmp_path, server.url, config, **REPLAY))
+async def test_of_a_split_rollout_every_sample_has_its_own(hosted: Hosted):
+    with hosted(hosting, thinks=True, config={"thinking": "strip"}, **REPLAY) as (host, _):
         groups = await asyncio.to_thread(host.rollout)
     split = [members for group in groups for members in group]
     assert max(map(len, split)) == 2
@@ -155,21 +133,19 @@ async def test_of_a_split_rollout_every_sample_has_its_own(environment: str, che
         assert sample.rollout_routed_experts.reshape(-1).tolist() == [token % 8 for token in sample.tokens[:-1]]
 
 
-async def test_the_name_of_the_lora_adapter_is_in_every_request(
-    environment: str, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+async def test_the_name_of_the_lora_adapter_is_in_every_request(hosted: Hosted, monkeypatch: pytest.MonkeyPatch):
     lora: Any = ModuleType("miles.utils.lora")
     lora.LORA_ADAPTER_NAME = "an_adapter"
     lora.lora_rollout_enabled = lambda args: args.lora_rank > 0
     monkeypatch.setitem(sys.modules, lora.__name__, lora)
     for rank, sent in ((0, set()), (8, {"an_adapter"})):
-        with hosting(checkpoint, tmp_path, episode.settings(environment), lora_rank=rank) as (host, server):
+        with hosted(hosting, lora_rank=rank) as (host, server):
             await played(host)
             assert {request.body["lora_path"] for request in server.requests if "lora_path" in request.body} == sent
 
 
-async def test_the_routing_key_of_a_sample_goes_before_one_of_ours(environment: str, checkpoint: Path, tmp_path: Path):
-    with hosting(checkpoint, tmp_path, episode.settings(environment)) as (host, server):
+async def test_the_routing_key_of_a_sample_goes_before_one_of_ours(hosted: Hosted):
+    with hosted(hosting) as (host, server):
         first, second, *_ = (sample for group in host.groups for sample in group)
         first.routing_key, second.session_id = "by the router", None
         await played(host)
@@ -178,35 +154,90 @@ async def test_the_routing_key_of_a_sample_goes_before_one_of_ours(environment: 
     assert keys > {"by the router", "s2", "s3"}
 
 
-async def test_an_evaluation_on_engines_of_its_own_asks_their_router(
-    environment: str, checkpoint: Path, tmp_path: Path
-):
-    config = episode.settings(environment)
-    with hosting(checkpoint, tmp_path, config) as (host, training), engine(checkpoint) as held_out:
-        own = ClassApi(arguments(checkpoint, tmp_path, held_out.url, config))
-        sampling = {"temperature": 1.0, "max_new_tokens": 200}
+async def test_an_evaluation_on_engines_of_its_own_asks_their_router(hosted: Hosted):
+    with hosted(hosting) as (host, training), hosted(hosting) as (own, held_out):
         try:
-            await host.generate(host.groups[0][0], sampling, False)
-            await own.generate(own.groups[0][0], sampling, True)
+            await host.generate(host.groups[0][0], SAMPLING, False)
+            await own.generate(own.groups[0][0], SAMPLING, True)
         finally:
             await aclose()
     assert (len(training.requests), len(held_out.requests)) == (2, 2)
 
 
-async def test_the_option_of_ours_names_a_configuration(environment: str, checkpoint: Path, tmp_path: Path):
+async def test_the_option_of_ours_names_a_configuration(hosted: Hosted):
     parser = ArgumentParser()
     generate.add_arguments(parser)  # type: ignore[attr-defined]
     assert parser.parse_args([]).orl_config is None
-    file = tmp_path / "config.yaml"
-    file.write_bytes(msgspec.yaml.encode(episode.settings(environment)))
+    file = hosted.folder / "config.yaml"
+    file.write_bytes(msgspec.yaml.encode(episode.settings(hosted.environment)))
     given = parser.parse_args(["--orl-config", str(file)]).orl_config
-    with hosting(checkpoint, tmp_path, given) as (host, _):
+    with hosted(hosting, orl_config=given) as (host, _):
         samples = await played(host)
     assert {sample.status.value for sample in samples} == {"completed", "truncated"}
 
 
-async def test_a_row_that_is_no_task_needs_miles(environment: str, checkpoint: Path, tmp_path: Path):
-    with hosting(checkpoint, tmp_path, episode.settings(environment)) as (host, _):
+async def test_a_row_that_is_no_task_needs_miles(hosted: Hosted):
+    with hosted(hosting) as (host, _):
         host.groups[0][0].metadata = {"question": "?"}
         with pytest.raises(RunEnded, match=r"row 0: its metadata is no task.*is not there"):
             await played(host)
+
+
+async def test_evaluation_requests_no_replay_data(hosted: Hosted):
+    with hosted(hosting, **REPLAY) as (host, server):
+        (trained, evaluated), _ = host.groups
+        try:
+            await host.generate(trained, SAMPLING, False)
+            await host.generate(evaluated, SAMPLING, True)
+        finally:
+            await aclose()
+        asked = [request.body.get("return_routed_experts", False) for request in server.requests]
+    assert asked == [True, True, False, False]
+    assert {trained.status.value, evaluated.status.value} == {"completed", "truncated"}
+    assert len(trained.rollout_indexer_topk) == len(trained.tokens) - 1
+    assert evaluated.rollout_routed_experts is evaluated.rollout_indexer_topk is None
+
+
+def test_padding_of_a_batch_is_as_wide_as_its_siblings():
+    args = arguments(use_rollout_routing_replay=True, use_rollout_indexer_replay=True, num_layers=3, moe_router_topk=2)
+    chosen, failed = np.ones((4, 3, 2), np.int32), np.full((1, 1, 1), -1, np.int32)
+    samples = [Sample(index=index, reward=0.0, loss_mask=[1]) for index in range(3)]
+    for sample, rows in zip(samples, (failed, chosen, chosen), strict=True):
+        sample.rollout_indexer_topk, sample.remove_sample = rows, rows is failed
+    post_process(args, samples)
+    assert [sample.rollout_indexer_topk.shape for sample in samples] == [(1, 3, 2), (4, 3, 2), (4, 3, 2)]
+    assert samples[0].rollout_indexer_topk.max() == -1
+    assert samples[1].rollout_indexer_topk is chosen
+    assert {sample.rollout_routed_experts for sample in samples} == {None}
+
+
+async def test_an_evaluation_has_a_context_of_its_own_to_play_in(hosted: Hosted):
+    contexts: dict[str, Any] = {"rollout_max_context_len": 100, "eval_max_context_len": 2000}
+    with hosted(hosting, **contexts) as (host, server):
+        (trained, evaluated), _ = host.groups
+        try:
+            await host.generate(trained, SAMPLING, False)
+            assert not server.requests
+            await host.generate(evaluated, SAMPLING, True)
+        finally:
+            await aclose()
+        assert [request.body["sampling_params"]["max_new_tokens"] for request in server.requests] == [200, 200]
+    assert (trained.response_length, evaluated.reward) == (1, 1.0)
+
+
+@pytest.mark.slow
+async def test_mismatched_replay_data_is_engine_error_and_ends_run(hosted: Hosted):
+    ended = None
+    changes: dict[str, Any] = REPLAY | {"num_layers": 2}
+    with hosted(hosting, **changes) as (host, _):
+        for number in range(17):
+            try:
+                samples = await played(host)
+            except RunEnded as end:
+                ended = str(end), number
+                break
+            assert {sample.status.value for sample in samples} == {"failed"}
+    assert ended is not None
+    assert "of the last 64 rollouts ended in ERROR; the latest: row" in ended[0]
+    assert "routed_experts" in ended[0]
+    assert ended[1] == 15

@@ -10,6 +10,7 @@ from orl_rollout.runtime import stack
 
 from tests.kit.tokenizers import open_once
 from tests.slime import episode
+from tests.slime.playing import Hosted
 from tests.two_pythons.fixtures import cluster, orl, python, working
 
 __all__ = ["cluster", "orl", "python", "working"]
@@ -23,6 +24,11 @@ def environment(guess_number: str) -> str:
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return episode.make_checkpoint(tmp_path_factory.mktemp("checkpoint"))
+
+
+@pytest.fixture
+def hosted(environment: str, checkpoint: Path, tmp_path: Path) -> Hosted:
+    return Hosted(environment, checkpoint, tmp_path)
 
 
 @pytest.fixture(autouse=True)

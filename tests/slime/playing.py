@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,31 @@ def engine(checkpoint: Path, faults: Sequence[Fault] = (), *, thinks: bool = Fal
         own.call_soon_threadsafe(own.stop)
         thread.join(10)
         own.close()
+
+
+class Hosted:
+    """The trainer of a test and its engine: the real rollout code, or a miniature of it, in the test's folder."""
+
+    def __init__(self, environment: str, checkpoint: Path, folder: Path) -> None:
+        self.environment, self.checkpoint, self.folder = environment, checkpoint, folder
+
+    @contextmanager
+    def __call__(
+        self,
+        hosting: Callable[..., AbstractContextManager[Any]],
+        faults: Sequence[Fault] = (),
+        *,
+        thinks: bool = False,
+        config: dict[str, Any] | None = None,
+        **flags: Any,
+    ) -> Iterator[tuple[Any, SglangServer]]:
+        """Start an engine with `faults`, and `hosting` with what `config` changes of the usual settings."""
+        settings = episode.settings(self.environment) | (config or {})
+        with (
+            engine(self.checkpoint, faults, thinks=thinks) as server,
+            hosting(server, self.checkpoint, self.folder, settings, **flags) as host,
+        ):
+            yield host, server
 
 
 @contextmanager

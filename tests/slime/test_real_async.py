@@ -17,12 +17,10 @@ from orl_testing import Fault, FaultKind, SglangServer
 
 from tests.slime import episode
 from tests.slime.host import of_slime
-from tests.slime.playing import engine, hosting
+from tests.slime.playing import Hosted, hosting
 
 pytestmark = pytest.mark.slime
-ASYNC = {
-    "rollout_function_path": "slime.rollout.fully_async_rollout.generate_rollout_fully_async",
-}
+ASYNC = {"rollout_function_path": "slime.rollout.fully_async_rollout.generate_rollout_fully_async"}
 
 
 class Source:
@@ -80,12 +78,9 @@ def working(host: Any, *, limit: int = 0) -> Iterator[Source]:
 
 
 # shows A19
-async def test_10_two_loops_have_own_clients_and_aborted_is_reset(environment: str, checkpoint: Path, tmp_path: Path):
-    config = episode.settings(environment)
-    changes = ASYNC | {"rollout_batch_size": 1}
+async def test_10_two_loops_have_own_clients_and_aborted_is_reset(hosted: Hosted, tmp_path: Path):
     with (
-        engine(checkpoint, [Fault(kind=FaultKind.HANG, at=0)]) as server,
-        hosting(server, checkpoint, tmp_path, config, **changes) as host,
+        hosted(hosting, [Fault(kind=FaultKind.HANG, at=0)], **ASYNC, rollout_batch_size=1) as (host, server),
         working(host, limit=2) as source,
     ):
         GenerateState = of_slime("slime.rollout.sglang_rollout.GenerateState")
@@ -109,12 +104,10 @@ async def test_10_two_loops_have_own_clients_and_aborted_is_reset(environment: s
     assert len(evaluated["held_out"]["rewards"]) == 16
 
 
-async def test_10_a_dead_environment_ends_a_run_whose_worker_swallows_exceptions(checkpoint: Path, tmp_path: Path):
-    config = episode.settings("http://127.0.0.1:9")
-    changes = ASYNC | {"sglang_server_concurrency": 32, "rollout_batch_size": 8}
+async def test_10_a_dead_environment_ends_a_run_whose_worker_swallows_exceptions(hosted: Hosted):
+    dead = episode.settings("http://127.0.0.1:9")
     with (
-        engine(checkpoint) as server,
-        hosting(server, checkpoint, tmp_path, config, **changes) as host,
+        hosted(hosting, config=dead, **ASYNC, sglang_server_concurrency=32, rollout_batch_size=8) as (host, _),
         working(host),
         pytest.raises(RunAborted, match="of the last 64 rollouts ended in ERROR"),
     ):

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.slime import episode
 from tests.slime.host import of_slime
-from tests.slime.playing import engine, hosting
+from tests.slime.playing import Hosted, hosting
 
 pytestmark = pytest.mark.slime
 KEY = "orl-secret-key-7f3a"
@@ -44,18 +43,16 @@ def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("TENSORBOARD_DIR", raising=False)
 
 
-async def tracked(environment: str, checkpoint: Path, tmp_path: Path, **changes: Any) -> None:
+async def tracked(hosted: Hosted, **changes: Any) -> None:
     """One step and one evaluation, tracked as slime's driver and its rollout manager do it."""
     tracking = of_slime("slime.observability.logging_utils")
-    settings = episode.settings(environment)
-    hooks = {"custom_rm_path": "orl_slime.hooks.reward", "orl_folder": str(tmp_path / "run")}
-    with engine(checkpoint) as server, hosting(server, checkpoint, tmp_path, settings, **hooks, **changes) as host:
+    with hosted(hosting, custom_rm_path="orl_slime.hooks.reward", **changes) as (host, _):
         tracking.init_tracking(host.args)  # the driver
         tracking.finish_tracking(host.args)
         tracking.init_tracking(host.args, primary=False)  # the rollout manager
         groups = await asyncio.to_thread(host.rollout)
         host.log(groups)
-        host.hold_out("held_out", tmp_path / "tasks.jsonl")
+        host.hold_out("held_out", hosted.folder / "tasks.jsonl")
         host.log_evaluation(await asyncio.to_thread(host.evaluate))
         tracking.finish_tracking(host.args)
 
@@ -86,12 +83,10 @@ def rows_of(file: Path) -> Iterator[dict[str, str]]:
 
 
 async def test_metrics_of_an_environment_are_in_wandbs_offline_files(  # shows A15 E8 E9
-    environment: str, checkpoint: Path, tmp_path: Path
+    hosted: Hosted, tmp_path: Path
 ):
-    await tracked(environment, checkpoint, tmp_path, **WANDB, wandb_dir=str(tmp_path / "tracked"))
-    importlib.import_module(
-        "wandb"
-    ).teardown()  # a run that is finished may not be written yet: W&B's own process does that
+    await tracked(hosted, **WANDB, wandb_dir=str(tmp_path / "tracked"))
+    importlib.import_module("wandb").teardown()  # W&B's own process writes the end of a finished run
     files = list((tmp_path / "tracked").rglob("*.wandb"))
     rows = [row for file in files for row in rows_of(file)]
     (ours,) = [row for row in rows if OURS + "reward" in row]
@@ -106,9 +101,9 @@ async def test_metrics_of_an_environment_are_in_wandbs_offline_files(  # shows A
 
 
 async def test_metrics_of_an_environment_are_in_tensorboards_event_files(  # shows F17
-    environment: str, checkpoint: Path, tmp_path: Path
+    hosted: Hosted, tmp_path: Path
 ):
-    await tracked(environment, checkpoint, tmp_path, **TENSORBOARD)
+    await tracked(hosted, **TENSORBOARD)
     of_slime("slime.observability.tensorboard_utils._TensorboardAdapter")(None).finish()
     reading: Any = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
     events = reading.EventAccumulator(str(tmp_path / "tensorboard_log" / "orl" / "tracked")).Reload()

@@ -1,6 +1,6 @@
 """Fixtures of the contract suite: an OpenReward server, a checkpoint, and the state of a worker that has just begun."""
 
-from tests.miles.conftest import checkpoint, environment, fresh_process
+from tests.miles.conftest import checkpoint, environment, fresh_process, hosted
 from tests.two_pythons.fixtures import cluster, orl, python, working
 
-__all__ = ["checkpoint", "cluster", "environment", "fresh_process", "orl", "python", "working"]
+__all__ = ["checkpoint", "cluster", "environment", "fresh_process", "hosted", "orl", "python", "working"]

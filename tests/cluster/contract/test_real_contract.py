@@ -25,7 +25,7 @@ from tests.kit.health import hold_that_a_hanging_engine_is_replaced
 from tests.kit.torch_saved import weights_of
 from tests.slime import episode
 from tests.slime.cases import Case, check, check_continued, key_of, route_of
-from tests.slime.playing import break_once, configuration, engine
+from tests.slime.playing import Hosted, break_once, configuration
 from tests.trl.checkpoints import write_checkpoint
 
 HANG = Fault(kind=FaultKind.HANG, at=0, tokens=3)
@@ -36,14 +36,12 @@ QUESTION = "A number of 100 to 111?"
 
 @pytest.mark.parametrize(("inside", "case"), [param(one, case, id=case.name) for one in BOTH for case in one.cases])
 async def test_a_case_of_the_contract(  # shows G3
-    inside: Inside, case: Case, environment: str, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    inside: Inside, case: Case, hosted: Hosted, monkeypatch: pytest.MonkeyPatch
 ):
     if "bug" in case.name:
         break_once(monkeypatch)
-    with (
-        engine(checkpoint, case.faults, thinks=case.thinks) as server,
-        inside.hosting(server, checkpoint, tmp_path, configuration(case, environment), **case.args) as host,
-    ):
+    config = configuration(case, hosted.environment)
+    with hosted(inside.hosting, case.faults, thinks=case.thinks, config=config, **case.args) as (host, server):
         if case.raises:
             with pytest.raises(inside.refused, match=case.raises):
                 await step(host)
@@ -54,10 +52,9 @@ async def test_a_case_of_the_contract(  # shows G3
 
 @by_trainer
 async def test_1b_a_rollout_stays_on_its_engine_and_trains_as_it_was_sampled(  # shows A4
-    inside: Inside, environment: str, checkpoint: Path, tmp_path: Path
+    inside: Inside, hosted: Hosted
 ):
-    config = episode.settings(environment)
-    with engine(checkpoint) as server, inside.hosting(server, checkpoint, tmp_path, config) as host:
+    with hosted(inside.hosting) as (host, server):
         groups, data = await step(host)
         requests = list(server.requests)
     assert len({key_of(request) for request in requests}) == 4
@@ -82,16 +79,14 @@ async def test_1b_a_rollout_stays_on_its_engine_and_trains_as_it_was_sampled(  #
     ],
 )
 async def test_2_an_aborted_episode_goes_on_with_its_tokens(  # shows A18 E14
-    inside: Inside, masked: bool, limit: int | None, environment: str, checkpoint: Path, tmp_path: Path
+    inside: Inside, masked: bool, limit: int | None, hosted: Hosted
 ):
     """A session starts clean if old tokens are to be masked, or if it would take another's place."""
     flags = {"partial_rollout": True, "rollout_batch_size": 1, "over_sampling_batch_size": 2, "n_samples_per_prompt": 1}
-    config = episode.settings(environment)
+    flags["mask_offpolicy_in_partial_rollout"] = masked
+    config = episode.settings(hosted.environment)
     config["environments"]["playground/GuessNumber"]["max_concurrency"] = limit
-    with (
-        engine(checkpoint, [HANG]) as server,
-        inside.hosting(server, checkpoint, tmp_path, config, mask_offpolicy_in_partial_rollout=masked, **flags) as host,
-    ):
+    with hosted(inside.hosting, [HANG], config=config, **flags) as (host, server):
         (first,), _ = await step(host)
         assert [sample.status.value for sample in first] != ["aborted"]
         assert host.source.get_buffer_length() == 1
@@ -111,12 +106,8 @@ async def test_2_an_aborted_episode_goes_on_with_its_tokens(  # shows A18 E14
 
 
 @by_trainer
-async def test_2b_without_partial_rollouts_what_is_aborted_is_dropped(
-    inside: Inside, environment: str, checkpoint: Path, tmp_path: Path
-):
-    flags = {"rollout_batch_size": 1, "over_sampling_batch_size": 2}
-    config = episode.settings(environment)
-    with engine(checkpoint, [HANG]) as server, inside.hosting(server, checkpoint, tmp_path, config, **flags) as host:
+async def test_2b_without_partial_rollouts_what_is_aborted_is_dropped(inside: Inside, hosted: Hosted):
+    with hosted(inside.hosting, [HANG], rollout_batch_size=1, over_sampling_batch_size=2) as (host, _):
         groups, data = await step(host)
         assert host.source.get_buffer_length() == 0
         assert host.source.sample_index == 4
@@ -126,11 +117,10 @@ async def test_2b_without_partial_rollouts_what_is_aborted_is_dropped(
 
 @by_trainer
 async def test_6b_uneven_groups_keep_their_own_baseline(  # shows A41
-    inside: Inside, environment: str, checkpoint: Path, tmp_path: Path
+    inside: Inside, hosted: Hosted
 ):
     """A winner thinks twice: a rollout that wins is two samples, one that gives up is one."""
-    config = episode.settings(environment) | {"thinking": "strip"}
-    with engine(checkpoint, thinks=True) as server, inside.hosting(server, checkpoint, tmp_path, config) as host:
+    with hosted(inside.hosting, thinks=True, config={"thinking": "strip"}) as (host, _):
         groups, data = await step(host)
     assert sorted(len(call) for group in groups for call in group) == [1, 1, 2, 2]
     assert data["rewards"] == pytest.approx([0.7071 if raw else -0.7071 for raw in data["raw_reward"]], abs=1e-3)
@@ -149,7 +139,7 @@ def mix(path: Path, prompt: Any) -> Path:
 @pytest.mark.parametrize(("thinking", "chat"), [(False, False), ("strip", False), (False, True)])
 @by_trainer
 async def test_plain_and_chat_rows_use_the_trainers_rollout_and_reward(  # shows A24 F1 F2
-    inside: Inside, thinking: Any, chat: bool, environment: str, checkpoint: Path, tmp_path: Path
+    inside: Inside, thinking: Any, chat: bool, hosted: Hosted, tmp_path: Path
 ):
     messages = [{"role": "user", "content": QUESTION}]
     rows = mix(
@@ -163,8 +153,7 @@ async def test_plain_and_chat_rows_use_the_trainers_rollout_and_reward(  # shows
         "eval_prompt_data": ["mix", rows],
         "n_samples_per_eval_prompt": 2,
     }
-    config = episode.settings(environment) | {"thinking": thinking}
-    with engine(checkpoint) as server, inside.hosting(server, checkpoint, tmp_path, config, **flags) as host:
+    with hosted(inside.hosting, config={"thinking": thinking}, **flags) as (host, _):
         f1_score = inside.of(inside.f1_score)
         groups, data = await step(host)
         evaluated = await asyncio.wait_for(asyncio.to_thread(host.evaluate), SECONDS)
@@ -186,12 +175,11 @@ def indices(groups: list[list[Any]]) -> list[int]:
 
 @by_trainer
 async def test_own_data_source_and_buffer_filter_feed_rollouts(  # shows A24 F14
-    inside: Inside, environment: str, checkpoint: Path, tmp_path: Path
+    inside: Inside, hosted: Hosted
 ):
     own = {"data_source_path": "LastFirst", "buffer_filter_path": "newest_first"}
     flags = {name: f"tests.slime.sources.{value}" for name, value in own.items()}
-    config = episode.settings(environment)
-    with engine(checkpoint) as server, inside.hosting(server, checkpoint, tmp_path, config, **flags) as host:
+    with hosted(inside.hosting, **flags) as (host, _):
         first, _ = await step(host)
         host.source.add_samples(first)
         again, data = await step(host, 1)
@@ -204,14 +192,11 @@ async def test_own_data_source_and_buffer_filter_feed_rollouts(  # shows A24 F14
 @pytest.mark.parametrize("thinking", [False, "strip"])
 @by_trainer
 async def test_a_group_without_signal_is_dropped_and_another_takes_its_place(  # shows A18 E15
-    inside: Inside, thinking: Any, environment: str, checkpoint: Path, tmp_path: Path
+    inside: Inside, thinking: Any, hosted: Hosted
 ):
-    config = episode.settings(environment) | {"thinking": thinking}
     flags = {"dynamic_sampling_filter_path": f"orl_{inside.name}.hooks.has_signal"}
-    with (
-        engine(checkpoint, [REFUSAL], thinks=bool(thinking)) as server,
-        inside.hosting(server, checkpoint, tmp_path, config, **flags) as host,
-    ):
+    thoughts = {"thinks": bool(thinking), "config": {"thinking": thinking}}
+    with hosted(inside.hosting, [REFUSAL], **thoughts, **flags) as (host, _):
         groups, data = await step(host)
     assert len(groups) == 2
     assert host.metrics == {"rollout/dynamic_filter/drop_too_few_train": 1}
@@ -228,12 +213,11 @@ async def test_a_group_without_signal_is_dropped_and_another_takes_its_place(  #
     ],
 )
 async def test_a_dead_environment_ends_the_run_whatever_the_filter_drops(
-    inside: Inside, filtered: str | None, checkpoint: Path, tmp_path: Path
+    inside: Inside, filtered: str | None, hosted: Hosted
 ):
     flags = {"dynamic_sampling_filter_path": filtered} if filtered else {}
     sizes = {"rollout_batch_size": 40, "over_sampling_batch_size": 40}
-    config = episode.settings("http://127.0.0.1:9")
-    with engine(checkpoint) as server, inside.hosting(server, checkpoint, tmp_path, config, **flags, **sizes) as host:
+    with hosted(inside.hosting, config=episode.settings("http://127.0.0.1:9"), **flags, **sizes) as (host, server):
         with pytest.raises(inside.aborted, match="of the last 64 rollouts ended in ERROR"):
             await step(host)
         assert not server.requests
@@ -242,18 +226,14 @@ async def test_a_dead_environment_ends_the_run_whatever_the_filter_drops(
 @pytest.mark.parametrize("thinking", [False, "strip"])
 @by_trainer
 async def test_8_an_evaluation_counts_every_rollout_once(  # shows F15
-    inside: Inside, thinking: Any, environment: str, checkpoint: Path, tmp_path: Path
+    inside: Inside, thinking: Any, hosted: Hosted, tmp_path: Path
 ):
-    config = episode.settings(environment) | {"thinking": thinking}
-    flags = {
+    flags: dict[str, Any] = {
         "custom_rm_path": f"orl_{inside.name}.hooks.reward",
         "eval_prompt_data": ["held_out", episode.make_tasks(tmp_path / "held_out.jsonl", 8)],
         "n_samples_per_eval_prompt": 2,
     }
-    with (
-        engine(checkpoint, thinks=bool(thinking)) as server,
-        inside.hosting(server, checkpoint, tmp_path, config, **flags) as host,
-    ):
+    with hosted(inside.hosting, thinks=bool(thinking), config={"thinking": thinking}, **flags) as (host, _):
         data = await asyncio.wait_for(asyncio.to_thread(host.evaluate), SECONDS)
         host.log_evaluation(data)
     assert sorted(data["held_out"]["rewards"]) == [0.0] * 8 + [1.0] * 8

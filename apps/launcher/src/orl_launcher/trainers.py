@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points, metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -42,6 +43,7 @@ def new_run(name: str | None, otherwise: str, *, planned: bool = False) -> Path:
     return RUNS / name
 
 
+@cache
 def installed() -> dict[str, EntryPoint]:
     """Return the entry points of the adapters in this environment, by the names of their trainers."""
     return {entry.name: entry for entry in sorted(entry_points(group=GROUP))}
