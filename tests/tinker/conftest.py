@@ -7,6 +7,7 @@ import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TINKER_TELEMETRY"] = "0"
+os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 
 from collections.abc import Generator
 from pathlib import Path

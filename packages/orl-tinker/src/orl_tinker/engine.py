@@ -56,11 +56,12 @@ class TinkerEngine:
         left = self._patience
         try:
             while not answer.done() and left > 0:
-                began = time.monotonic()
-                await asyncio.wait((answer,), timeout=min(LOOK_SECONDS, left))
+                began, most = time.monotonic(), min(LOOK_SECONDS, left)
+                postpone(most)
+                await asyncio.wait((answer,), timeout=most)
                 waited = time.monotonic() - began
+                postpone(waited - most)
                 left -= waited
-                postpone(waited)
             return await answer
         finally:
             answer.cancel()

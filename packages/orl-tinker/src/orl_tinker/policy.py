@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -75,6 +76,7 @@ class Policy:
 
     async def __aenter__(self) -> Policy:
         os.environ.setdefault(TELEMETRY, "0")  # it would send texts of errors to the server
+        logging.getLogger(tinker.__name__).setLevel(logging.ERROR)  # it warns of each wait for a result
         with boundary(EngineError, "opening a session of Tinker"):
             await self._open()
         if not self.path:  # a seed need not give the same adapters again
