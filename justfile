@@ -40,6 +40,10 @@ train-slime *arguments:
 train-miles *arguments:
     uv run orl train miles "$@"
 
+# train with Tinker, or a server that speaks its protocol: LoRA, without a GPU of yours
+train-tinker *arguments:
+    uv run --extra trl --extra tinker orl train tinker "$@"
+
 # convert a checkpoint with the trainer's own tool: just convert runs/NAME
 convert *arguments:
     uv run orl convert "$@"

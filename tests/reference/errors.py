@@ -20,6 +20,7 @@ AREAS = {
     "slime and miles": "packages/orl-cluster",
     "slime": "packages/orl-slime",
     "miles": "packages/orl-miles",
+    "Tinker": "packages/orl-tinker",
 }
 INTRODUCTION = """\
 # Error messages

@@ -1,0 +1,97 @@
+"""The checkpoint of a run: its path on the server, and what a run that continues it must share.
+
+The folder also has the tokenizer, so that everything that reads a checkpoint's text finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from orl_core.config import RunConfig
+from orl_core.errors import ConfigError, OrlError, boundary
+from orl_rollout.edge.files import replace
+from orl_rollout.run_folder.checkpoint import Checkpoint, lasting_name, write_note
+from orl_rollout.run_folder.contract import CHECKPOINT
+from orl_rollout.tokenizer.pretrained import load_pretrained
+
+from orl_tinker.options import DEFAULTS, NAME, own_options
+
+STATE = "orl_tinker.json"
+SCHEME = "tinker:/"  # a path of the server, whose second slash is lost where it was taken for a folder
+
+
+class Saved(Struct, frozen=True, kw_only=True):
+    """A checkpoint at `path` of the server, after `step` steps of a training that began with `model`."""
+
+    path: str
+    step: int = 0
+    model: str = ""
+    order: dict[str, Any] = {}
+
+
+def order_of(config: RunConfig, tasks: Sequence[str]) -> dict[str, Any]:
+    """Return the settings that a run over `tasks`, their keys, shares with the one that continues it."""
+    trainer, own = config.trainer.with_defaults(DEFAULTS), own_options(config.trainer)
+    shared = ("seed", "rollout_batch_size", "n_samples", "lr", "weight_decay", "adam_beta1", "adam_beta2", "adam_eps")
+    return {
+        **{name: getattr(trainer, name) for name in shared},
+        "tasks": sha256("\n".join(tasks).encode()).hexdigest() if tasks else "",
+        "lora_rank": own.lora_rank,
+        "loss_fn": own.loss_fn,
+    }
+
+
+def saved_in(config: RunConfig) -> Saved | None:
+    """Return the checkpoint that `trainer.load` names; None if a run begins anew.
+
+    Raises:
+        ConfigError: there is none of this trainer.
+    """
+    load = config.trainer.load
+    if load is None:
+        return None
+    if load.startswith(SCHEME):
+        return Saved(path=f"{NAME}://{load.removeprefix(SCHEME).lstrip('/')}", model=config.trainer.model or "")
+    file = Path(load).expanduser() / STATE
+    if not file.is_file():
+        raise ConfigError(f"--load {load}: no checkpoint of {NAME} is there. Give the folder of such a run")
+    with boundary(ConfigError, f"reading {file}"):
+        return msgspec.json.decode(file.read_bytes(), type=Saved)
+
+
+def check_order(load: str | None, saved: Saved | None, order: Mapping[str, Any], steps: int) -> None:
+    """Refuse to continue `saved` in another way than its run, or for no step.
+
+    Raises:
+        ConfigError: a setting differs.
+    """
+    for name, now in order.items() if saved else ():
+        if now in ("", then := saved.order.get(name, now)) if saved else True:
+            continue
+        if name == "tasks":
+            raise ConfigError(f"--load {load}: tasks.jsonl has changed since its run began. Give it the same tasks")
+        raise ConfigError(f"--load {load}: its run has `{name}` {then}, and this one {now}. Set it as it was")
+    if saved and saved.step >= steps:
+        raise ConfigError(
+            f"--load {load}: it has {saved.step} steps already. Set --num-rollout to more than {saved.step}"
+        )
+
+
+def write_checkpoint(run: Path, saved: Saved) -> None:
+    """Write the checkpoint of the run in the folder `run`. It is whole at each moment.
+
+    Raises:
+        OrlError: it cannot be written.
+    """
+    folder, model = run / CHECKPOINT, lasting_name(saved.model)
+    with boundary(OrlError, f"writing {folder}"):
+        if not folder.is_dir():
+            folder.mkdir()
+            load_pretrained(model).save_pretrained(str(folder))
+        replace(folder / STATE, msgspec.json.format(msgspec.json.encode(saved), indent=2) + b"\n")
+        write_note(folder, Checkpoint(format="hf", trainer=NAME, model=model, tokenizer=model, step=saved.step))

@@ -1,0 +1,111 @@
+"""A run through the public SDK against the stand-in: files, metrics, evaluation, checkpoints, resume, plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+from orl_core.config import RunConfig
+from orl_core.errors import ConfigError
+from orl_core.trajectory import StopReason
+from orl_rollout.run_folder.checkpoint import checkpoint_in
+from orl_rollout.run_folder.contract import Run
+from orl_tinker.options import TinkerOptions
+from orl_tinker.plan import plan_run
+from orl_tinker.training import train
+
+from tests.tinker.serving import Served
+from tests.trl.fakes import Player, by_row, make_run, rows, summary
+
+
+def run_at(server: Served, folder: Path, checkpoint: Path, *, held_out: int = 0, **trainer: Any) -> Run:
+    own = {"lora_rank": 4, "tinker_url": server.url}
+    own |= {name: trainer.pop(name) for name in TinkerOptions.__struct_fields__ if name in trainer}
+    run = make_run(folder, checkpoint, held_out=held_out, **trainer)
+    config: RunConfig = run.config
+    sections = {"tinker": own}
+    return structs.replace(
+        run,
+        config=structs.replace(config, trainer=structs.replace(config.trainer, backend="tinker", sections=sections)),
+    )
+
+
+def trained(run: Run, script: Any = by_row) -> Player:
+    player = Player(run.config, script)
+    train(run, player.open)
+    return player
+
+
+def test_run_writes_its_files(server: Served, checkpoint: Path, tmp_path: Path):
+    run = run_at(server, tmp_path / "run", checkpoint, held_out=2, save_interval=1)
+    player = trained(run)
+    assert (player.opened, player.closed) == (1, 1)
+    found = rows(run)
+    assert [(row["kind"], row["step"]) for row in found] == [
+        ("eval", 0), ("train", 1), ("eval", 1), ("train", 2), ("eval", 2),
+    ]  # fmt: skip
+    for row in found[1::2]:
+        assert row["logprob_difference"] < 1e-4
+        assert {"loss", "grad_norm", "learning_rate", "rollout_seconds", "train_seconds", "weight_sync_seconds"} <= {
+            *row
+        }
+        assert row["toy/Env/rollouts"] == 8
+        assert row["toy/Env/judged"] == 5
+    assert summary(run)["steps"] == 2
+    assert "error" not in summary(run)
+    assert [step["learning_rate"] for step in server.server.steps] == [1e-3, 1e-3]
+    noted = checkpoint_in(run.folder / "checkpoint")
+    assert noted is not None
+    assert (noted.trainer, noted.step, noted.model) == ("tinker", 2, str(checkpoint))
+
+
+def test_run_continues_from_its_checkpoint(server: Served, checkpoint: Path, tmp_path: Path):
+    """The weights are those of a run that was never interrupted."""
+    whole = run_at(server, tmp_path / "whole", checkpoint, num_rollout=2)
+    trained(whole)
+    first = run_at(server, tmp_path / "first", checkpoint, num_rollout=1)
+    trained(first)
+    place = str(tmp_path / "first" / "checkpoint")
+    second = run_at(server, tmp_path / "second", checkpoint, num_rollout=2, load=place)
+    trained(second)
+    assert [row["step"] for row in rows(second)] == [2]
+    assert summary(second)["resumed_step"] == 1
+    models = list(server.server.models.values())
+    for name, weight in models[0].weights().items():
+        assert (weight - models[2].weights()[name]).abs().max() < 1e-6
+    assert rows(second)[0]["loss"] == pytest.approx(rows(whole)[1]["loss"], abs=1e-6)
+
+
+def test_run_refuses_a_checkpoint_of_other_settings(server: Served, checkpoint: Path, tmp_path: Path):
+    first = run_at(server, tmp_path / "first", checkpoint, num_rollout=1)
+    trained(first)
+    place = str(tmp_path / "first" / "checkpoint")
+    for changed in ({"lr": 0.1}, {"lora_rank": 8}, {"num_rollout": 1}, {"load": str(tmp_path)}):
+        run = run_at(server, tmp_path / "second", checkpoint, **{"num_rollout": 2, "load": place, **changed})
+        with pytest.raises(ConfigError, match="--load"):
+            plan_run(run)
+
+
+def test_step_without_a_rollout_that_trains_makes_no_update(server: Served, checkpoint: Path, tmp_path: Path):
+    run = run_at(server, tmp_path / "run", checkpoint, num_rollout=1)
+    trained(run, lambda _: StopReason.ERROR)
+    assert server.server.steps == []
+    assert [row["step"] for row in rows(run)] == [1]
+
+
+def test_plan_tells_what_a_run_would_do(server: Served, checkpoint: Path, tmp_path: Path):
+    run = run_at(server, tmp_path / "run", checkpoint, loss_fn="cispo")
+    plan = plan_run(run)
+    assert "rank 4 with cispo" in plan.command
+    assert server.url in plan.engine
+    assert [one for one in plan.problems if "TINKER" in one] == []
+    assert server.server.draws == []
+
+
+def test_plan_names_a_missing_key(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("TINKER_API_KEY", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    run = make_run(tmp_path / "run", checkpoint)
+    assert any("TINKER_API_KEY" in problem for problem in plan_run(run).problems)
