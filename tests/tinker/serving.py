@@ -12,6 +12,8 @@ from typing import Any
 
 from orl_testing.tinker.server import TinkerServer
 
+ROOT = Path(__file__).parents[2]
+
 
 class Served:
     """A stand-in that runs; `do` runs a function or a coroutine on its loop."""

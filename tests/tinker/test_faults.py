@@ -19,11 +19,10 @@ from orl_rollout.run_folder.contract import Run
 from orl_tinker.resume import saved_in
 from torch import Tensor
 
-from tests.tinker.serving import Served
+from tests.tinker.serving import ROOT, Served
 from tests.tinker.test_training import run_at, trained
 from tests.trl.fakes import by_row, rows, summary
 
-ROOT = Path(__file__).parents[2]
 ROUNDING = 3e-5  # an update changes weights by 1e-3
 
 

@@ -22,7 +22,7 @@ from orl_rollout.tokenizer.pretrained import load_pretrained
 from orl_tinker.options import DEFAULTS, NAME, own_options
 
 STATE = "orl_tinker.json"
-SCHEME = "tinker:/"  # a path of the server, whose second slash is lost where it was taken for a folder
+SCHEME = "tinker:/"  # a path of the server: its second slash is lost if it was taken for a folder
 
 
 class Saved(Struct, frozen=True, kw_only=True):
@@ -70,8 +70,9 @@ def check_order(load: str | None, saved: Saved | None, order: Mapping[str, Any],
     Raises:
         ConfigError: a setting differs.
     """
-    for name, now in order.items() if saved else ():
-        if now in ("", then := saved.order.get(name, now)) if saved else True:
+    for name, now in order.items():
+        then = saved.order.get(name, now) if saved else now
+        if now in ("", then):
             continue
         if name == "tasks":
             raise ConfigError(f"--load {load}: tasks.jsonl has changed since its run began. Give it the same tasks")

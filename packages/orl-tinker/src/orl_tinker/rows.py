@@ -1,7 +1,7 @@
 """From outcomes to the rows that the server trains on: one for each datum, shifted once, with an advantage for each id.
 
-The row of the ids x0 ... xN shows x0 ... xN-1 and trains x1 ... xN: the target, the logprob and the advantage of an id
-stand where the model sees the ids before it. An id that does not train has the advantage 0. The server sums the loss
+The row of the ids x0 ... xN shows x0 ... xN-1 and trains x1 ... xN. So an id's target, logprob and advantage are at the
+place at which the model sees the ids before it. An id that does not train has the advantage 0. The server sums the loss
 over all ids of an update, so advantages are divided by the number of trained ids: the learning rate then does not
 depend on it, and a rollout counts once, whether it comes as one row or as several (law L7).
 """
@@ -75,7 +75,7 @@ def tinker_datum(row: Row, ids: int) -> TinkerDatum:
     datum = row.datum
     whole = [*datum.prompt, *datum.response]
     before = [0.0] * (len(datum.prompt) - 1)
-    made = TinkerDatum(
+    bare = TinkerDatum(
         model_input=ModelInput.from_ints(whole[:-1]),
         loss_fn_inputs={
             "target_tokens": whole[1:],  # pyright: ignore[reportArgumentType]
@@ -84,8 +84,8 @@ def tinker_datum(row: Row, ids: int) -> TinkerDatum:
         },
     )
     if not all(generation.extras.get(SEQUENCE) for generation in datum.generations if generation.token_ids):
-        return made
-    return made.with_provenance(_spans(datum, 0, len(whole) - 1), _spans(datum, 1, len(whole)))
+        return bare
+    return bare.with_provenance(_spans(datum, 0, len(whole) - 1), _spans(datum, 1, len(whole)))
 
 
 def _per_id(row: Row, ids: int) -> Iterator[float]:

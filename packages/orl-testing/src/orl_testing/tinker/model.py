@@ -4,6 +4,8 @@ Torch and peft alone: it knows nothing of HTTP. Losses are sums over the target 
 output embedding gets no adapter.
 """
 
+# pyright: basic
+# torch and peft are typed in part
 from __future__ import annotations
 
 import warnings
@@ -172,7 +174,7 @@ def draw(model: Any, requests: Sequence[Draw]) -> list[Drawn]:
         )
         cache = answer.past_key_values
         scores = torch.log_softmax(answer.logits[:, -1].float() / temperatures, dim=-1)
-        chosen = torch.tensor([_choose(row, one, rng) for row, one, rng in zip(scores, requests, chance, strict=True)])
+        chosen = _choose(scores, requests, chance)
         logprobs = scores.gather(1, chosen[:, None])[:, 0].tolist()
         for at, (one, token) in enumerate(zip(requests, cast("list[int]", chosen.tolist()), strict=True)):
             if not ended[at]:
@@ -187,17 +189,22 @@ def draw(model: Any, requests: Sequence[Draw]) -> list[Drawn]:
     return drawn
 
 
-def _choose(scores: Tensor, request: Draw, chance: Random) -> int:
-    """Return one id, drawn of logprobs [V]; the likeliest at temperature 0."""
-    if request.temperature == 0.0:
-        return int(scores.argmax())
-    odds, ids = scores.double().exp().sort(descending=True)
-    if request.top_k > 0:
-        odds = odds[: request.top_k]
+def _choose(scores: Tensor, requests: Sequence[Draw], chance: Sequence[Random]) -> Tensor:
+    """Return one id for each row of logprobs [B, V], by a random number of the row's own."""
+    odds = scores.double().exp()
+    for at, request in enumerate(requests):
+        if request.top_k > 0 or request.top_p < 1.0 or request.temperature == 0.0:
+            odds[at] = _likely(odds[at], request)
+    cumulative = odds.cumsum(1)
+    points = torch.tensor([[one.random()] for one in chance], dtype=torch.double) * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, points, right=True)[:, 0].clamp(max=scores.shape[1] - 1)
+
+
+def _likely(odds: Tensor, request: Draw) -> Tensor:
+    """Return `odds` [V] with 0 for the ids that `request` leaves out."""
+    ordered, ids = odds.sort(descending=True)
+    count = len(ordered) if request.top_k <= 0 else request.top_k
     if request.top_p < 1.0:
-        odds = odds[: int((odds.cumsum(0) < request.top_p).sum()) + 1]
-    cumulative = odds.cumsum(0)
-    place = int(
-        torch.searchsorted(cumulative, torch.tensor(chance.random() * float(cumulative[-1]), dtype=torch.double))
-    )
-    return int(ids[min(place, len(odds) - 1)])
+        count = min(count, int((ordered.cumsum(0) < request.top_p).sum()) + 1)
+    kept = ids[: 1 if request.temperature == 0.0 else count]
+    return torch.zeros_like(odds).scatter(0, kept, odds[kept])

@@ -5,6 +5,8 @@ fails on demand, keeps what it was sent, and checks each claim of provenance aga
 of orl.
 """
 
+# pyright: basic
+# torch and peft are typed in part
 from __future__ import annotations
 
 import asyncio
@@ -28,6 +30,12 @@ POLL_SECONDS = 20.0  # that the answer to a poll for a result may wait
 BACKLOG = 4096
 PROTOBUF = "application/x-protobuf"
 DTYPES = {wire.DTYPE_FLOAT32: np.float32, wire.DTYPE_INT64: np.int64}
+ALWAYS: dict[str, dict[str, Any]] = {
+    "client_config": {},
+    "client_dynamic_config": {},
+    "telemetry": {"status": "accepted"},
+    "healthz": {"status": "ok"},
+}
 Tamper = Callable[[wire.SampleResponse], None]
 
 
@@ -71,6 +79,7 @@ class TinkerServer:
         self._turns: dict[str, dict[int, Callable[[], None]]] = defaultdict(dict)
         self._next: dict[str, int] = defaultdict(lambda: 1)
         self._count = 0
+        self._sampling = asyncio.Lock()
         self._torch = ThreadPoolExecutor(1, thread_name_prefix="tinker-torch")
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -124,6 +133,8 @@ class TinkerServer:
         try:
             if name == "forward_backward":
                 return self._forward_backward(await http.read())
+            if name in ALWAYS:
+                return web.json_response(ALWAYS[name])
             handler = getattr(self, f"_on_{name}", None)
             if handler is None:
                 raise _Refused(404, f"no route {route}")
@@ -135,21 +146,6 @@ class TinkerServer:
             return web.json_response({"detail": str(refused)}, status=refused.status)
 
     # Sessions and what the SDK asks before it works
-
-    def _on_healthz(self, body: dict[str, Any]) -> dict[str, Any]:
-        return {"status": "ok"}
-
-    def _on_client_config(self, body: dict[str, Any]) -> dict[str, Any]:
-        return {}
-
-    def _on_client_dynamic_config(self, body: dict[str, Any]) -> dict[str, Any]:
-        return {}
-
-    def _on_telemetry(self, body: dict[str, Any]) -> dict[str, Any]:
-        return {"status": "accepted"}
-
-    def _on_get_server_capabilities(self, body: dict[str, Any]) -> dict[str, Any]:
-        return {"supported_models": []}
 
     def _on_create_session(self, body: dict[str, Any]) -> dict[str, Any]:
         self._sessions.add(session := f"session-{self._number()}")
@@ -301,8 +297,12 @@ class TinkerServer:
         return {"request_id": request_id, "sample_sequence_ids": [request_id]}
 
     async def _sample(self) -> None:
-        await asyncio.sleep(WINDOW_SECONDS)
-        batch, self._waiting = self._waiting, []
+        async with self._sampling:  # meanwhile more requests gather
+            await asyncio.sleep(WINDOW_SECONDS)
+            batch, self._waiting = self._waiting, []
+            await self._answer(batch)
+
+    async def _answer(self, batch: list[tuple[str, Draw, asyncio.Future[web.Response]]]) -> None:
         by_sampler: dict[str, list[tuple[str, Draw, asyncio.Future[web.Response]]]] = defaultdict(list)
         for one in batch:
             by_sampler[one[0].rpartition(":sample:")[0]].append(one)
