@@ -1,5 +1,6 @@
 """The configuration: the cookbook's file loads unchanged, and what is wrong is refused with file and path."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct, structs
-from orl_core.config import EnvironmentConfig, RolloutConfig, TrainerConfig, decode_config, load_config
+from orl_core.config import EnvironmentConfig, RolloutConfig, RunConfig, TrainerConfig, decode_config, load_config
+from orl_core.config.limits import context_tokens_of, limits_of
 from orl_core.errors import ConfigError
 from orl_core.limits import Positive
 
@@ -322,3 +324,82 @@ def test_key_that_moved_is_refused_with_its_place(key: str, place: str):
 def test_values_built_in_python_are_checked(make: Callable[[], object], field: str) -> None:
     with pytest.raises(ValueError, match=field):
         make()
+
+
+def trains_reasoning(path: Path, text: str, *overrides: str) -> bool:
+    path.write_text(text, encoding="utf-8")
+    config = load_config(path, overrides, {"trainer.model": "some/model"})
+    travelled = decode_config(msgspec.json.decode(msgspec.json.encode(config.public())), "orl_config")
+    assert travelled.rollout.train_on == config.rollout.train_on
+    return config.rollout.train_on.reasoning
+
+
+THINKS = COOKBOOK.replace("thinking: false", "thinking: true")
+
+
+def test_thinking_of_a_cookbook_file_masks_reasoning(cookbook: Path) -> None:  # shows A6 D9
+    assert not trains_reasoning(cookbook, THINKS)
+    assert not trains_reasoning(cookbook, "environments: {Org/Env: {}}\nthinking: true")
+    assert trains_reasoning(cookbook, THINKS, "rollout.train_on.reasoning=true")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        *(("thinking: true", f"thinking: {value}") for value in ("keep", "strip", "false")),
+        ("thinking: true", ""),
+        ("max_turns: 20", "max_turns: 20\n    eval_splits: [test]"),
+        ("thinking: true", "thinking: true\nrollout: {}"),
+        ("thinking: true", "thinking: true\ntrainer: {backend: slime}"),
+    ],
+)
+def test_reasoning_trains_in_every_other_file(cookbook: Path, old: str, new: str) -> None:
+    assert old in THINKS
+    assert trains_reasoning(cookbook, THINKS.replace(old, new))
+
+
+@pytest.mark.parametrize("kind", ["configuration", "template"])
+def test_configuration_is_read_from_a_pipe(kind: str, cookbook: Path) -> None:
+    """`/dev/stdin` and `<(command)` of a shell are such paths."""
+    text = COOKBOOK if kind == "configuration" else "{{ messages }}"
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, text.encode())
+        os.close(writing)
+        pipe = Path(f"/dev/fd/{reading}")
+        if kind == "configuration":
+            assert load_config(pipe) == load_config(cookbook)
+        else:
+            assert load_config(cookbook, [f"chat_template={pipe}"]).chat_template == text
+    finally:
+        os.close(reading)
+
+
+@pytest.mark.parametrize("value", ["*Xk29hush", "!Xk29hush", "!<Xk29hush", "{value: *Xk29hush}", "!x!Xk29hush y"])
+def test_an_error_of_yaml_shows_no_word_of_the_file(cookbook: Path, value: str) -> None:
+    cookbook.write_text(f"environments: {{A/B: {{secrets: {{K: {value}}}}}}}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="line 1") as caught:
+        load_config(cookbook)
+    assert "hush" not in str(caught.value)
+
+
+def config_of(**more: Any) -> RunConfig:
+    return decode_config({"environments": {"A/B": {}}, **more}, "test")
+
+
+def test_limits_carry_reasoning_and_masks() -> None:
+    config = config_of(thinking="strip", rollout={"train_on": {"failed_turns": False}})
+    limits = limits_of(config, "A/B")
+    assert limits.strip_reasoning
+    assert limits.train_on == config.rollout.train_on
+    assert not limits_of(config_of(thinking="keep"), "A/B").strip_reasoning
+
+
+def test_the_trainers_context_wins_and_holds_the_rollout() -> None:
+    config = config_of(rollout={"context_tokens": 1000})
+    given, own = limits_of(config, "A/B", context_tokens=700), limits_of(config, "A/B")
+    assert (given.context_tokens, given.rollout_tokens) == (700, 700)
+    assert (own.context_tokens, own.rollout_tokens) == (1000, 1000)
+    config = config_of(rollout={"context_tokens": 1000, "rollout_tokens": 300})
+    assert limits_of(config, "A/B", context_tokens=700).rollout_tokens == 300
+    assert [context_tokens_of(one) for one in (config, config_of())] == [1000, 32768]

@@ -51,13 +51,6 @@ def test_reduce_reward_is_total_finite_and_bounded(rewards: list[float | None], 
     assert -1 <= clamped <= 1
 
 
-@given(rewards=st.lists(st.none() | finite, max_size=6), reduction=st.sampled_from(REDUCTIONS), terminal=st.booleans())
-def test_reduce_rewards_is_total_and_bounded(rewards: list[float | None], reduction: str, terminal: bool):
-    options = {"terminal": terminal, "nonterminal": -2.0}
-    assert math.isfinite(reduce_rewards(rewards, reduction, **options))
-    assert -1 <= reduce_rewards(rewards, reduction, lower=-1, upper=1, **options) <= 1
-
-
 def test_reduce_rewards_says_what_it_does():
     assert reduce_rewards([0.5, 1.0]) == 0.75
     assert reduce_rewards([0.5, 1.0, None], "mean", terminal=False, nonterminal=-0.5, lower=0, upper=0.7) == 1 / 3

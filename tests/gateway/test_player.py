@@ -30,12 +30,12 @@ from orl_gateway.api.shared_gateway import shared_gateway
 from orl_rollout.loop.clock import never
 from orl_rollout.loop.loop import rollout
 from orl_rollout.loop.session import Session, SessionLost
-from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.player import load_player
-from orl_rollout.runtime.runtime import RolloutRequest, Runtime
+from orl_rollout.runtime.runtime import RolloutRequest
 from orl_testing import ScriptedSession
 
 from tests.gateway.agents import LIMITS, RENDERER, TASK, Model
+from tests.kit.runtimes import runtime_of
 
 LOOK = ToolSpec(name="look", parameters={"type": "object", "properties": {"at": {"type": "integer"}}})
 HERE = "tests.gateway.test_player"
@@ -383,8 +383,7 @@ async def test_lost_function_runs_again_and_no_program(agent: Any, sessions: int
     (tmp_path / "agent.py").write_text(ASKS_ONCE)
     world = Forgetful()
     config = config_of(agent=agent if isinstance(agent, str) else {**agent, "folder": str(tmp_path)})
-    breaker = CircuitBreaker(max_error_rate=0.5, group_size=1)
-    runtime = Runtime(config, renderer=RENDERER, client=world, breaker=breaker)
+    runtime = runtime_of(config, world, renderer=RENDERER)
     outcome = await runtime.play(RolloutRequest(task=TASK, rollout_id="k"), Model(("text", "text")))
     assert [(session.opened, session.closed) for session in world.sessions] == [(1, 1)] * sessions
     assert (outcome.replayed, outcome.reward) == ((True, 1.0) if sessions == 2 else (False, 0.0))

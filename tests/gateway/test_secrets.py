@@ -18,11 +18,11 @@ from orl_gateway import Episode, Gateway
 from orl_rollout.episodes.journal import Journal, encode_entry, read_journal
 from orl_rollout.loop.session import Session
 from orl_rollout.run_folder.config_file import write_config
-from orl_rollout.runtime.circuit_breaker import CircuitBreaker
-from orl_rollout.runtime.runtime import RolloutRequest, Runtime
+from orl_rollout.runtime.runtime import RolloutRequest
 from orl_testing import ScriptedSession
 
 from tests.gateway.agents import RENDERER, TASK, TOKENIZER, Model, episode_of
+from tests.kit.runtimes import runtime_of
 
 PLATFORM, OTHER, SECRET, WANTED = ("planted-" + name * 6 for name in ("platform", "other", "secret", "wanted"))
 REWARD = 0.731957
@@ -77,9 +77,8 @@ async def test_nothing_planted_is_seen_or_written(
         "agent": {"command": command, "env": {"MY_API_KEY": None}},
     }
     config, engine = decode_config(tree, "test"), Model(("text",))
-    breaker = CircuitBreaker(max_error_rate=0.5, group_size=1)
     with caplog.at_level(logging.DEBUG), Journal(run) as journal:
-        runtime = Runtime(config, renderer=RENDERER, client=Pays(), breaker=breaker, journal=journal)
+        runtime = runtime_of(config, Pays(), renderer=RENDERER, journal=journal)
         outcome = await runtime.play(RolloutRequest(task=TASK, rollout_id="k"), engine)
         write_config(run, config)
     assert (outcome.trajectory.error, outcome.trajectory.stop_reason) == ("", StopReason.FINISHED)

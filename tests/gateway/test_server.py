@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from io import BytesIO
 from typing import Any
@@ -64,74 +64,60 @@ def branches(episode: Episode) -> list[str | None]:
     return [turn.branch for turn in episode.trajectory().turns]
 
 
-@pytest.mark.parametrize("streams", [False, True])
-async def test_chat_completions_of_the_sdk_are_one_row(streams: bool) -> None:
-    async with served(Model(("reasoned", "calls", "text"))) as play, play.openai() as client:
-        messages: list[Any] = [USER]
-        answer: Any = None
-        message: Any = None
-        for _ in range(3):
-            if streams:
-                async with client.chat.completions.stream(model="m", messages=messages, tools=CHAT_TOOLS) as stream:
-                    answer = await stream.get_final_completion()
-            else:
-                answer = await client.chat.completions.create(model="m", messages=messages, tools=CHAT_TOOLS)
-            message = answer.choices[0].message
-            messages.append(message.to_dict())
-            messages += [
-                {"role": "tool", "tool_call_id": call.id, "content": "A wall."} for call in message.tool_calls or ()
-            ]
-        assert message.content == "I say the number 2."
-        assert branches(play.episode) == [None] * 3
+Said = list[Any]  # the conversation, in the form of one API
+
+
+async def chat(play: Served, said: Said, streams: bool) -> str:
+    async with play.openai() as client:
+        asked: Any = {"model": "m", "messages": said, "tools": CHAT_TOOLS}
+        if streams:
+            async with client.chat.completions.stream(**asked) as stream:
+                message = (await stream.get_final_completion()).choices[0].message
+        else:
+            message = (await client.chat.completions.create(**asked)).choices[0].message
+    calls = message.tool_calls or ()
+    said += [message.to_dict(), *({"role": "tool", "tool_call_id": call.id, "content": "A wall."} for call in calls)]
+    return message.content or ""
+
+
+async def responses(play: Served, said: Said, streams: bool) -> str:
+    async with play.openai() as client:
+        asked: Any = {"model": "m", "input": said, "tools": [{"type": "function", **LOOK}]}
+        if streams:
+            async with client.responses.stream(**asked) as stream:
+                answer = await stream.get_final_response()
+        else:
+            answer = await client.responses.create(**asked)
+    calls = [item for item in answer.output if item.type == "function_call"]
+    said += [item.to_dict() for item in answer.output]
+    said += [{"type": "function_call_output", "call_id": call.call_id, "output": "A wall."} for call in calls]
+    return answer.output_text
+
+
+async def messages(play: Served, said: Said, streams: bool) -> str:
+    async with play.anthropic() as client:
+        tool = {"name": "look", "description": "Look.", "input_schema": LOOK["parameters"]}
+        asked: Any = {"model": "m", "messages": said, "tools": [tool]}
+        counted = await client.messages.count_tokens(**asked)
+        if streams:
+            async with client.messages.stream(max_tokens=90, **asked) as stream:
+                answer = await stream.get_final_message()
+        else:
+            answer = await client.messages.create(max_tokens=90, **asked)
+    assert answer.usage.input_tokens + (answer.usage.cache_read_input_tokens or 0) == counted.input_tokens
+    calls = [block.id for block in answer.content if block.type == "tool_use"]
+    said.append({"role": "assistant", "content": [block.to_dict() for block in answer.content]})
+    results = [{"type": "tool_result", "tool_use_id": call, "content": "A wall."} for call in calls]
+    said += [{"role": "user", "content": results}] if results else []
+    return "".join(block.text for block in answer.content if block.type == "text")
 
 
 @pytest.mark.parametrize("streams", [False, True])
-async def test_responses_of_the_sdk_are_one_row(streams: bool) -> None:
-    async with served(Model(("reasoned", "calls", "text"))) as play, play.openai() as client:
-        said: list[Any] = [USER]
-        answer: Any = None
-        tools: Any = [{"type": "function", **LOOK}]
-        for _ in range(3):
-            if streams:
-                async with client.responses.stream(model="m", input=said, tools=tools) as stream:
-                    answer = await stream.get_final_response()
-            else:
-                answer = await client.responses.create(model="m", input=said, tools=tools)
-            said += [item.to_dict() for item in answer.output]
-            said += [
-                {"type": "function_call_output", "call_id": item.call_id, "output": "A wall."}
-                for item in answer.output
-                if item.type == "function_call"
-            ]
-        assert answer.output_text == "I say the number 2."
-        assert branches(play.episode) == [None] * 3
-
-
-@pytest.mark.parametrize("streams", [False, True])
-async def test_messages_of_the_sdk_are_one_row(streams: bool) -> None:
-    tools: Any = [{"name": "look", "description": "Look.", "input_schema": LOOK["parameters"]}]
-    async with served(Model(("reasoned", "calls", "text"))) as play, play.anthropic() as client:
-        messages: list[Any] = [USER]
-        answer: Any = None
-        for _ in range(3):
-            counted = await client.messages.count_tokens(model="m", messages=messages, tools=tools)
-            if streams:
-                async with client.messages.stream(model="m", max_tokens=90, messages=messages, tools=tools) as stream:
-                    answer = await stream.get_final_message()
-            else:
-                answer = await client.messages.create(model="m", max_tokens=90, messages=messages, tools=tools)
-            assert answer.usage.input_tokens + (answer.usage.cache_read_input_tokens or 0) == counted.input_tokens
-            messages.append({"role": "assistant", "content": [block.to_dict() for block in answer.content]})
-            results = [
-                {"type": "tool_result", "tool_use_id": block.id, "content": "A wall."}
-                for block in answer.content
-                if block.type == "tool_use"
-            ]
-            if results:
-                messages.append({"role": "user", "content": results})
-        (said,) = answer.content
-        assert said.type == "text"
-        assert said.text == "I say the number 2."
+@pytest.mark.parametrize("sdk", [chat, responses, messages])
+async def test_conversation_of_an_sdk_is_one_row(sdk: Callable[..., Awaitable[str]], streams: bool) -> None:
+    async with served(Model(("reasoned", "calls", "text"))) as play:
+        said: Said = [USER]
+        assert [await sdk(play, said, streams) for _ in range(3)][-1] == "I say the number 2."
         assert branches(play.episode) == [None] * 3
 
 

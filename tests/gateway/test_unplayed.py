@@ -22,15 +22,15 @@ from orl_gateway.agent.agent_player import Agent, AgentPlayer, player_of
 from orl_rollout.episodes.journal import Journal
 from orl_rollout.results.metrics import evaluation_metrics, stats_of
 from orl_rollout.results.outcome import outcome_of
-from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.player import Player
-from orl_rollout.runtime.runtime import RolloutRequest, Runtime
+from orl_rollout.runtime.runtime import RolloutRequest
 from orl_testing import ScriptedSession
 from orl_trl.training.rollouts import columns_of
 
 from tests.gateway.agents import LIMITS, RENDERER, TASK, Model
 from tests.gateway.test_player import Late, Sessions, config_of, play, program, session_of
 from tests.gateway.test_server import Waiting
+from tests.kit.runtimes import runtime_of
 from tests.kit.secrets import NO_SECRETS
 
 USER = {"role": "user", "content": "Begin."}
@@ -185,12 +185,11 @@ async def test_no_secret_is_in_the_error_of_exit_code_0(monkeypatch: pytest.Monk
     code = "import os; print(os.environ['MY_API_KEY'], os.environ['OPENAI_API_KEY'], os.environ['ORL_MCP_URL'], 'end')"
     agent = structs.replace(program(code), env={"MY_API_KEY": None})
     config = config_of(agent={"command": [*agent.command], "env": agent.env})
-    breaker = CircuitBreaker(max_error_rate=0.5, group_size=1)
     tokens: list[str] = []
     add = Gateway.add
     monkeypatch.setattr(Gateway, "add", lambda *given: tokens.append(add(*given)) or tokens[-1])
     with Journal(tmp_path) as journal:
-        runtime = Runtime(config, renderer=RENDERER, client=Sessions(), breaker=breaker, journal=journal)
+        runtime = runtime_of(config, Sessions(), renderer=RENDERER, journal=journal)
         outcome = await runtime.play(RolloutRequest(task=TASK, rollout_id="k"), Model(("call",)))
     error = outcome.trajectory.error
     assert error.endswith("end")

@@ -5,15 +5,12 @@ from __future__ import annotations
 import base64
 import json
 from functools import cache
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tokenizers import pre_tokenizers
 
 from tests.kit.families import KIMI
 from tests.kit.tokenizers import byte_level, template
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # In the form of a published one: an intersection of classes, a lookahead, a group of its own case.
 PATTERNS = (

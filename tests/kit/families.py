@@ -6,19 +6,16 @@ tokens are.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from orl_core.render import Renderer
+from orl_core.tools import ToolFormat
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
 from tests.kit.tokenizers import OURS, QWEN, Vocabulary, build, template
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from orl_core.tools import ToolFormat
 
 LLAMA_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"

@@ -12,10 +12,10 @@ from orl_core.task import Task
 from orl_core.trajectory import Generation
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.results.outcome import Outcome
-from orl_rollout.runtime.circuit_breaker import CircuitBreaker
-from orl_rollout.runtime.runtime import RolloutRequest, Runtime
+from orl_rollout.runtime.runtime import RolloutRequest
 
-from tests.kit.tokenizers import renderer_of, tokenizer
+from tests.kit.runtimes import runtime_of
+from tests.kit.tokenizers import tokenizer
 
 GAME = "playground/GuessNumber"
 TOKENIZER = tokenizer()
@@ -74,6 +74,5 @@ async def play(url: str, agent: Any, engine: Guesser, **rollout: Any) -> Outcome
     """Play TASK once with `agent`; None is the built-in loop."""
     config = config_of(url, agent, **rollout)
     async with OpenRewardClient(config) as client:
-        breaker = CircuitBreaker(max_error_rate=1.0, group_size=1)
-        runtime = Runtime(config, renderer=renderer_of(), client=client, breaker=breaker)
+        runtime = runtime_of(config, client)
         return await runtime.play(RolloutRequest(task=TASK, rollout_id="one"), engine)

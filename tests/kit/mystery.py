@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
-from openreward.environments import Environment, Split, TextBlock, ToolOutput, tool
+from openreward.environments import Environment, JSONObject, Split, TextBlock, ToolOutput, tool
 from pydantic import BaseModel, Field
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from openreward.environments import JSONObject
 
 
 class Suspect(StrEnum):

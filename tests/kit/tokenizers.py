@@ -7,22 +7,19 @@ small templates of ours. The others are those of the installed TRL: a test that 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from orl_core.config import RunConfig
 from orl_core.render import Renderer
 from orl_rollout.tokenizer import rendering
 from orl_rollout.tokenizer.chat_template import ChatTemplate
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from orl_core.config import RunConfig
 
 QWEN_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

@@ -17,9 +17,9 @@ from orl_core.task import Task
 from orl_core.trajectory import FinishReason, Generation
 from orl_rollout.loop.session import Opening
 from orl_rollout.results.outcome import Outcome
-from orl_rollout.runtime.circuit_breaker import CircuitBreaker
-from orl_rollout.runtime.runtime import RolloutRequest, Runtime
+from orl_rollout.runtime.runtime import RolloutRequest
 
+from tests.kit.runtimes import runtime_of
 from tests.kit.tokenizers import renderer_of, tokenizer
 from tests.laws.virtual import VirtualLoop
 
@@ -176,8 +176,7 @@ def play(episode: Episode) -> Played:
 
     async def main() -> Played:
         loop = asyncio.get_running_loop()
-        breaker = CircuitBreaker(max_error_rate=1.0, group_size=1)
-        runtime = Runtime(config, renderer=RENDERER, client=world, breaker=breaker)
+        runtime = runtime_of(config, world)
         playing = asyncio.create_task(
             runtime.play(
                 RolloutRequest(task=TASK, rollout_id="k"), model, stopped=lambda: loop.time() >= episode.stops_at

@@ -7,7 +7,8 @@ ids must be the same, in the same order.
 from __future__ import annotations
 
 import unicodedata
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,9 +20,6 @@ from orl_core.render.controls import Controls
 
 from tests.core.render.conversations import CONTROL_STRINGS, TEMPLATES, hostile
 from tests.kit.tokenizers import renderer_of, tokenizer
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 TEMPLATED = Renderer(tokenizer("qwen3"), system_prompt_template="Tools: {tools}|> Write <tool_call>{{}}</tool_call>.")
 

@@ -37,11 +37,11 @@ from orl_rollout.openreward.faults import as_session_error
 from orl_rollout.openreward.transport import RemoteFailure
 from orl_rollout.results.metrics import metrics_of, stats_of
 from orl_rollout.results.outcome import Outcome
-from orl_rollout.runtime.circuit_breaker import CircuitBreaker
-from orl_rollout.runtime.runtime import RolloutRequest, Runtime
+from orl_rollout.runtime.runtime import RolloutRequest
 from orl_testing import ScriptedEngine, ScriptedSession
 from orl_trl.training.rollouts import columns_of
 
+from tests.kit.runtimes import runtime_of
 from tests.kit.secret_forms import FORMS
 from tests.kit.tokenizers import renderer_of, tokenizer
 from tests.miles.miniature import Sample as MilesSample
@@ -120,13 +120,7 @@ def sinks(outcome: Outcome, config: RunConfig, folder: Path) -> dict[str, str]:
 
 async def played(place: str, echo: str, config: RunConfig, folder: Path) -> Outcome:
     with Journal(folder) as journal:
-        runtime = Runtime(
-            config,
-            renderer=RENDERER,
-            client=Sessions(place, echo),
-            breaker=CircuitBreaker(max_error_rate=1.0, group_size=1),
-            journal=journal,
-        )
+        runtime = runtime_of(config, Sessions(place, echo), journal=journal)
         return await runtime.play(RolloutRequest(task=TASK, rollout_id="k"), engine(place, echo))
 
 

@@ -21,11 +21,11 @@ from orl_rollout.episodes.journal import Journal, read_journal
 from orl_rollout.loop.session import SessionLost
 from orl_rollout.results.metrics import metrics_of, stats_of
 from orl_rollout.results.outcome import Outcome
-from orl_rollout.runtime.circuit_breaker import CircuitBreaker
-from orl_rollout.runtime.runtime import RolloutRequest, Runtime
+from orl_rollout.runtime.runtime import RolloutRequest
 from orl_testing import ScriptedEngine, ScriptedSession
 
-from tests.kit.episodes import RENDERER, calling
+from tests.kit.episodes import calling
+from tests.kit.runtimes import runtime_of
 from tests.laws.checks import check_data
 
 CALLS = 3
@@ -63,9 +63,8 @@ def play(faults: list[tuple[int, Fault] | None], stopped: Any = lambda: False, *
     world = Attempts(faults)
 
     async def main() -> Played:
-        breaker = CircuitBreaker(max_error_rate=1.0, group_size=1)
         with tempfile.TemporaryDirectory() as folder, Journal(folder) as journal:
-            runtime = Runtime(config, renderer=RENDERER, client=world, breaker=breaker, journal=journal)
+            runtime = runtime_of(config, world, journal=journal)
             engine = ScriptedEngine([calling("act")] * 2 * CALLS)
             outcome = await runtime.play(RolloutRequest(task=TASK, rollout_id="k"), engine, stopped=stopped)
             return Played(

@@ -19,14 +19,14 @@ from orl_core.task import Task
 from orl_core.trajectory import StopReason
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.results.outcome import Outcome
-from orl_rollout.runtime.circuit_breaker import CircuitBreaker
-from orl_rollout.runtime.runtime import RolloutRequest, Runtime
+from orl_rollout.runtime.runtime import RolloutRequest
 from orl_rollout.sglang.client import SglangEngine
 from orl_testing import Fault, FaultKind, SglangServer
 from orl_testing.environments import Served, serve
 
+from tests.kit.runtimes import runtime_of
 from tests.laws.checks import check_data
-from tests.laws.episodes import HALVES, RENDERER, TOKENIZER
+from tests.laws.episodes import HALVES, TOKENIZER
 
 TURNS = 2
 HANG_SECONDS = 0.4  # a deadline that is meant to pass; where none is, deadlines are far away
@@ -89,9 +89,7 @@ async def play(world: World, fault: Fault, url: str) -> tuple[Outcome, int]:
         SglangEngine(server.url, context_tokens=4096, payload={"return_routed_experts": True}) as engine,
         OpenRewardClient(config) as client,
     ):
-        runtime = Runtime(
-            config, renderer=RENDERER, client=client, breaker=CircuitBreaker(max_error_rate=1.0, group_size=1)
-        )
+        runtime = runtime_of(config, client)
         outcome = await runtime.play(RolloutRequest(task=task, rollout_id="k"), engine)
         async with asyncio.timeout(10):
             await server.until_running(0)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
@@ -15,9 +15,6 @@ from tests.published.judge import judge
 from tests.published.sources import Published, fetch, published
 from tests.published.table import Row, page
 from tests.published.vocabularies import case
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 

@@ -6,13 +6,11 @@ Nothing here comes from the renderer: the ids of calls follow its documented for
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from random import Random
+from typing import Any, NamedTuple
 
 from orl_core.messages import Message, TextBlock, ToolCall, ToolSpec
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from random import Random
 
 PIECES = (
     *(

@@ -6,26 +6,20 @@ It uses `apply_chat_template` and the tokenizer of transformers alone, and knows
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, tzinfo
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from orl_core.errors import RenderError
-from orl_core.messages import Message, TextBlock, ToolCall, ToolSpec
+from orl_core.messages import Message, Role, TextBlock, ToolCall, ToolSpec
 from orl_core.render import Renderer
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 from transformers.utils import chat_template_utils
 
 from tests.published.conversations import Dialect, Played, Shape, Step, as_dicts, as_tools, play
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from datetime import tzinfo
-
-    from orl_core.messages import Role
-
-    from tests.published.vocabularies import Case
+from tests.published.vocabularies import Case
 
 SYSTEM = "The tools are:\n{tools}"
 CLOCK = datetime(2026, 3, 1, 12)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.published.judge import Verdict
+from tests.published.judge import Verdict
 
 
 class Row(NamedTuple):

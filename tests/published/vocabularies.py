@@ -9,17 +9,14 @@ from __future__ import annotations
 import json
 import re
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from tests.kit.families import DEEPSEEK, GLM, GPT_OSS, KIMI, LLAMA, MINIMAX, MISTRAL, vocabulary_of
 from tests.kit.tokenizers import QWEN, QWEN25_ADDED, Vocabulary, build
-from tests.published.sources import FOLDER
-
-if TYPE_CHECKING:
-    from tests.published.sources import Published
+from tests.published.sources import FOLDER, Published
 
 # Control strings as the field writes them, and the tags that most vocabularies of reasoning models hold.
 CONTROL = re.compile(

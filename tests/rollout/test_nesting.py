@@ -9,13 +9,13 @@ from orl_core.trajectory import Generation, StopReason
 from orl_rollout.edge.http import retry_after
 from orl_rollout.episodes.journal import Journal, read_journal
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.runtime.circuit_breaker import CircuitBreaker
-from orl_rollout.runtime.runtime import RolloutRequest, Runtime
+from orl_rollout.runtime.runtime import RolloutRequest
 from orl_testing import ScriptedEngine
 from orl_testing import environments as envs
 
 from tests.kit.answering import Answering
-from tests.kit.episodes import RENDERER, TOKENIZER, config_of, model, task_of
+from tests.kit.episodes import TOKENIZER, config_of, model, task_of
+from tests.kit.runtimes import runtime_of
 
 
 @pytest.mark.parametrize("depth", [900, 50_000])
@@ -37,9 +37,8 @@ async def test_deep_answer_ends_no_more_than_its_rollout(
     with envs.serve(envs.Echo, wrap=Deep) as served:
         config = config_of("Echo", served.url, secrets={"passphrase": None})
         async with OpenRewardClient(config) as client:
-            breaker = CircuitBreaker(max_error_rate=0.0, group_size=1)
             with Journal(tmp_path) as journal:
-                playing = Runtime(config, renderer=RENDERER, client=client, breaker=breaker, journal=journal)
+                playing = runtime_of(config, client, journal=journal)
                 outcome = await playing.play(RolloutRequest(task=task_of("Echo"), rollout_id="1"), model(("finish",)))
     (entry,) = read_journal(tmp_path)
     assert entry.trajectory.stop_reason is outcome.trajectory.stop_reason
@@ -57,9 +56,7 @@ async def test_deep_arguments_of_a_model_are_its_mistake(
     said = Generation(token_ids=ids, logprobs=(-0.5,) * len(ids), finish_reason="stop")
     config = config_of("Echo", gallery.url, secrets={"passphrase": None}, max_turns=3)
     async with OpenRewardClient(config) as client:
-        playing = Runtime(
-            config, renderer=RENDERER, client=client, breaker=CircuitBreaker(max_error_rate=0.0, group_size=1)
-        )
+        playing = runtime_of(config, client)
         engine = ScriptedEngine([said, *([said] * 30)])
         outcome = await playing.play(RolloutRequest(task=task_of("Echo"), rollout_id="1"), engine)
     assert outcome.trajectory.stop_reason is not StopReason.ERROR, outcome.trajectory.error

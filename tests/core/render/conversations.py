@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -10,9 +10,6 @@ from orl_core.messages import Message, TextBlock, ToolCall, text_message
 from orl_core.render.certify import BENIGN
 
 from tests.kit.tokenizers import QWEN3_ADDED, QWEN_SPECIAL
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # For properties of twenty families: each has a tenth of the profile's examples, so that all have twice as many.
 few = settings(max_examples=settings().max_examples // 10)

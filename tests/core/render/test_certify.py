@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from orl_core.errors import RenderError
@@ -14,9 +14,6 @@ from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
 from tests.core.render.conversations import TEMPLATES
 from tests.kit.tokenizers import build, template, tokenizer
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 QWEN3 = template("qwen3")

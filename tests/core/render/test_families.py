@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 from orl_core.errors import RenderError
-from orl_core.messages import Message, ToolSpec, text_message
+from orl_core.messages import Message, Role, ToolSpec, text_message
 from orl_core.render import Renderer
 from orl_core.render.certify import Extent
 from orl_core.render.controls import Controls
 from orl_core.render.conversation import Dialect, for_template
+from orl_core.render.dummy import Roles
+from orl_core.render.independence import TemplateLimits
 from orl_core.render.plan import Plans, TailPlan
 from orl_core.render.report import unlike_template
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
@@ -24,13 +27,6 @@ from orl_rollout.tokenizer.tokenizer import HFTokenizer
 from tests.core.render.conversations import few, harmless, hostile_to, rounds
 from tests.kit.families import FAMILIES, renderer, rows, tokenizer
 from tests.kit.tokenizers import build, template
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from orl_core.messages import Role
-    from orl_core.render.dummy import Roles
-    from orl_core.render.independence import TemplateLimits
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"who": {"type": "string", "description": "a <name>"}}}

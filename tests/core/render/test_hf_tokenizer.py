@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,9 +19,6 @@ from tests.core.render.conversations import hostile
 from tests.kit.families import MISTRAL_SPM
 from tests.kit.families import tokenizer as family_tokenizer
 from tests.kit.tokenizers import build, template, tokenizer
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 USER = [{"role": "user", "content": "Hi."}]
 

@@ -5,7 +5,7 @@ The ids are random: most of them spell characters by halves, so that no decoder 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -13,9 +13,6 @@ from hypothesis import strategies as st
 from orl_core.render.calls import Places
 
 from tests.kit.tokenizers import renderer_of, tokenizer
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 BY_BYTES = tokenizer("qwen2_5")
 BYTES = {text: BY_BYTES.encode([text])[0] for text in ("😀", "漢", "\u3000", "</think>", "<think>", "x")}

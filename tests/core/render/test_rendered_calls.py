@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 from unicodedata import normalize
 
 import pytest
@@ -16,9 +17,6 @@ from orl_core.tools.format import for_chat_template
 
 from tests.core.render.conversations import few
 from tests.kit.families import FAMILIES, renderer, tokenizer
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 NAMES = ["kimi_k3", "kimi_k3_think", "minimax_m3", "minimax_m1", "hy3", "hy3_think", "xlam"]
 NO_NULL = {"minimax_m3"}  # whose template leaves a null member of an object out

@@ -25,15 +25,6 @@ with Uploader(sys.argv[1], config_of()):
 TRAJECTORIES = [trajectory_of(key=f"r{number}") for number in range(12)]
 
 
-@pytest.fixture
-def platform(monkeypatch):
-    collector = Collector()
-    with collector.serving():
-        monkeypatch.setenv("OPENREWARD_API_KEY", "or-key-0123456789")
-        monkeypatch.setenv("OPENREWARD_API_URL", collector.url)
-        yield collector
-
-
 def run(folder):
     return subprocess.Popen([sys.executable, "-c", PROGRAM, str(folder)], stdin=subprocess.PIPE, cwd=ROOT)
 
@@ -68,12 +59,11 @@ def test_after_a_death_another_process_goes_on(tmp_path, platform, death, at_onc
 
 def test_after_a_clean_stop_nothing_is_sent_twice(tmp_path, platform):
     write(tmp_path, *TRAJECTORIES[:5])
-    for _ in range(2):
-        with run(tmp_path) as process:
-            process.communicate(timeout=60)
-    write(tmp_path, *TRAJECTORIES[5:], name="2")
     with run(tmp_path) as process:
         process.communicate(timeout=60)
+    assert Uploader(tmp_path, config_of()).close(20)
+    write(tmp_path, *TRAJECTORIES[5:], name="2")
+    assert Uploader(tmp_path, config_of()).close(20)
     assert platform.events() == expected()
 
 

@@ -13,19 +13,9 @@ from orl_rollout.episodes.journal import Journal, read_journal
 from orl_rollout.episodes.progress import unsent
 from orl_rollout.episodes.uploader import Uploader, uploads
 
-from tests.kit.collector import Collector
 from tests.kit.journalled import config_of, outcome, trajectory_of, write
 
 KEY = "or-key-0123456789"
-
-
-@pytest.fixture
-def platform(monkeypatch):
-    collector = Collector()
-    with collector.serving():
-        monkeypatch.setenv("OPENREWARD_API_KEY", KEY)
-        monkeypatch.setenv("OPENREWARD_API_URL", collector.url)
-        yield collector
 
 
 def upload(folder, config=None, seconds=20.0):

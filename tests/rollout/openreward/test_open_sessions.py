@@ -22,16 +22,18 @@ from tests.kit.serving import free_port
 SESSIONS = 3
 OPENS = """
 import asyncio, sys
+from orl_core.config import decode_config
+from orl_core.task import Task
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.open_sessions import OpenSessions
-from tests.kit.episodes import config_of, task_of
 
 async def main(url, folder, sessions):
-    client = OpenRewardClient(config_of("Echo", url), OpenSessions(folder))
-    async with client:
+    config = decode_config({"environments": {"gallery/Echo": {"base_url": url}}}, "test")
+    async with OpenRewardClient(config, OpenSessions(folder)) as client:
         for number in range(int(sessions) + 1):
-            session = client.session(task_of("Echo", number))
-            await session.open(task_of("Echo", number))
+            task = Task(env_name="gallery/Echo", deployment_name="gallery/Echo", task_spec={"number": number})
+            session = client.session(task)
+            await session.open(task)
             if not number:
                 await session.close()
         print("open", flush=True)

@@ -13,12 +13,12 @@ from orl_core.task import Task
 from orl_core.trajectory import StopReason
 from orl_rollout.loop.session import Opening, Overloaded, Session
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.runtime import RolloutRequest, Runtime
 from orl_testing import ScriptedSession
 from orl_testing import environments as envs
 
-from tests.kit.episodes import RENDERER, config_of, model, task_of
+from tests.kit.episodes import config_of, model, task_of
+from tests.kit.runtimes import runtime_of
 
 
 class Choosy:
@@ -62,7 +62,7 @@ class _Chosen(ScriptedSession):
 
 def runtime(client: Any, **environment: Any) -> Runtime:
     config = config_of("Full", "http://127.0.0.1:9", **environment)
-    return Runtime(config, renderer=RENDERER, client=client, breaker=CircuitBreaker(max_error_rate=0.0, group_size=1))
+    return runtime_of(config, client)
 
 
 async def test_the_configured_limit_holds():
@@ -85,9 +85,7 @@ async def test_waiting_for_a_slot_counts_against_no_deadline():
         },
         "test",
     )
-    playing = Runtime(
-        config, renderer=RENDERER, client=server, breaker=CircuitBreaker(max_error_rate=0.0, group_size=1)
-    )
+    playing = runtime_of(config, server)
     outcomes = await asyncio.gather(
         *(playing.play(RolloutRequest(task=task_of("Full"), rollout_id=str(n)), model(("act",))) for n in range(10))
     )
@@ -145,8 +143,7 @@ async def test_server_for_three_sessions_serves_twenty_rollouts():
     with envs.serve(envs.Trouble, wrap=wrap) as served:
         config = config_of("Trouble", served.url)
         async with OpenRewardClient(config) as client, asyncio.timeout(120):
-            breaker = CircuitBreaker(max_error_rate=0.0, group_size=1)
-            playing = Runtime(config, renderer=RENDERER, client=client, breaker=breaker)
+            playing = runtime_of(config, client)
             outcomes = await asyncio.gather(
                 *(
                     playing.play(

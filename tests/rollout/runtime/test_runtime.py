@@ -13,7 +13,6 @@ from msgspec import structs
 from orl_core.config import RunConfig, decode_config
 from orl_core.errors import ConfigError, RunAborted
 from orl_core.messages import TextBlock, ToolResult
-from orl_core.render import Renderer
 from orl_core.task import Task
 from orl_core.trajectory import Generation, StopReason, Trajectory
 from orl_rollout.loop.session import Session
@@ -21,7 +20,8 @@ from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.runtime import RolloutRequest, Runtime
 from orl_testing import ScriptedEngine, ScriptedSession
 
-from tests.kit.tokenizers import tokenizer
+from tests.kit.runtimes import runtime_of
+from tests.kit.tokenizers import renderer_of, tokenizer
 
 TASK = Task(env_name="A/B", deployment_name="A/B")
 CALL = tuple(tokenizer().encode_joint('<tool_call>\n{"name": "act", "arguments": {}}\n</tool_call><|im_end|>'))
@@ -41,7 +41,7 @@ def config_of(**fields: Any) -> RunConfig:
 
 def runtime(config: RunConfig, model: str = "qwen3") -> Runtime:
     breaker = CircuitBreaker(max_error_rate=0.5, group_size=1)
-    return Runtime(config, renderer=Renderer(tokenizer(model)), client=Sessions(), breaker=breaker)
+    return runtime_of(config, Sessions(), renderer=renderer_of(model), breaker=breaker)
 
 
 def engine(rollouts: int) -> ScriptedEngine:
@@ -89,8 +89,7 @@ async def test_missing_reward_is_warned_once_per_environment(
     fields: dict[str, Any], warnings: int, caplog: pytest.LogCaptureFixture
 ):
     config = decode_config({"environments": {"A/B": {}, "C/D": {}}, **fields}, "test")
-    breaker = CircuitBreaker(max_error_rate=0.5, group_size=1)
-    playing = Runtime(config, renderer=Renderer(tokenizer()), client=Unrewarded(), breaker=breaker)
+    playing = runtime_of(config, Unrewarded())
     tasks = [TASK, TASK, structs.replace(TASK, env_name="C/D")]
     outcomes = [await playing.play(RolloutRequest(task=task, rollout_id="k"), engine(1)) for task in tasks]
     assert [outcome.unrewarded for outcome in outcomes] == [bool(warnings)] * 3

@@ -27,13 +27,6 @@ async def test_ids_and_logprobs_are_those_of_the_server() -> None:  # shows A2
     assert generation.seconds > 0
 
 
-async def test_the_prefix_of_earlier_requests_counts_as_cached() -> None:
-    async with serving() as (_, engine):
-        first = await engine.generate(PROMPT, SAMPLING, key="a")
-        second = await engine.generate([*PROMPT, *first.token_ids, 9], SAMPLING, key="a")
-    assert (first.cached_tokens, second.cached_tokens) == (0, 6)
-
-
 async def test_request_asks_for_ids_and_no_prompt_logprobs() -> None:
     async with serving() as (server, engine):
         await engine.generate(PROMPT, {"temperature": 0.7, "stop": None, "max_new_tokens": 4}, key="a")
@@ -149,25 +142,21 @@ async def test_no_request_is_refused_for_its_length(size: int) -> None:
     assert server.received == fits
 
 
-async def test_nothing_cannot_be_continued() -> None:
+@pytest.mark.parametrize(
+    ("ids", "sampling", "key", "subject"),
+    [
+        ([], {}, "a", "no id to continue"),
+        (PROMPT, {"max_new_tokens": 0}, "a", "max_new_tokens is 0"),
+        (PROMPT, {}, "a\r\nX-Other: 1", "."),
+        *((PROMPT, {name: 1}, "a", f"{name}$") for name in ("seed", "include_stop_str_in_output", "n", "stop_strs")),
+    ],
+)
+async def test_request_that_cannot_be_made_is_not_sent(
+    ids: list[int], sampling: dict[str, int], key: str, subject: str
+) -> None:
     async with serving() as (server, engine):
-        with pytest.raises(EngineError, match="no id to continue"):
-            await engine.generate([], SAMPLING, key="a")
-    assert server.received == 0
-
-
-async def test_a_budget_below_one_is_not_sent() -> None:
-    async with serving() as (server, engine):
-        with pytest.raises(EngineError, match="max_new_tokens is 0"):
-            await engine.generate(PROMPT, {"max_new_tokens": 0}, key="a")
-    assert server.received == 0
-
-
-@pytest.mark.parametrize("name", ["seed", "include_stop_str_in_output", "n", "stop_strs"])
-async def test_an_unknown_parameter_is_named_and_not_sent(name: str) -> None:
-    async with serving() as (server, engine):
-        with pytest.raises(EngineError, match=f"{name}$"):
-            await engine.generate(PROMPT, {**SAMPLING, name: 1}, key="a")
+        with pytest.raises(EngineError, match=subject):
+            await engine.generate(ids, {**SAMPLING, **sampling}, key=key)
     assert server.received == 0
 
 

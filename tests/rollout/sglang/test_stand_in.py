@@ -56,12 +56,6 @@ async def test_generation_ends_where_sglang_ends_it(sampling: Any, ids: list[int
     assert (answer["output_ids"], answer["meta_info"]["finish_reason"]) == (ids, finish)
 
 
-async def test_without_a_limit_the_default_is_128() -> None:
-    async with standing([[1] * 500, [1] * 500], context_tokens=200) as (_, client):
-        assert len((await client.generate())["output_ids"]) == 128
-        assert len((await client.generate(max_new_tokens=None))["output_ids"]) == 195  # SGLang keeps two back
-
-
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [
@@ -108,28 +102,6 @@ async def test_the_cache_can_be_flushed_only_while_nothing_runs() -> None:
             server.abort()
         assert (await client.get("/flush_cache"))[0] == 200
         assert (await client.generate())["meta_info"]["cached_tokens"] == 0
-
-
-# What a trainer's host asks
-
-
-async def test_a_server_lists_itself_as_the_router_lists_workers() -> None:
-    async with standing() as (server, client):
-        status, body = await client.get("/workers")
-    assert status == 200
-    assert [worker["url"] for worker in body["workers"]] == [server.url]
-
-
-async def test_loads_count_what_is_running() -> None:
-    async with standing(faults=[Fault(kind=FaultKind.HANG)]) as (server, client):
-        async with asyncio.TaskGroup() as group:
-            group.create_task(client.generate())
-            await server.until_running(1)
-            _, busy = await client.get("/v1/loads?include=core")
-            server.abort()
-        _, idle = await client.get("/v1/loads?include=core")
-    assert [body["loads"][0]["num_total_reqs"] for body in (busy, idle)] == [1, 0]
-    assert [body["aggregate"]["total_reqs"] for body in (busy, idle)] == [1, 0]
 
 
 # Stop strings, where the server can decode

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from datetime import date, datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from jinja2 import TemplateError
@@ -24,9 +25,6 @@ from orl_rollout.tokenizer.tokenizer import HFTokenizer
 from tests.kit.families import FAMILIES, renderer, rows
 from tests.kit.families import tokenizer as family_tokenizer
 from tests.kit.tokenizers import build, made, template
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 USER = text_message("user", "Who did it?")
 THOUGHT = structs.replace(

@@ -8,7 +8,8 @@ from __future__ import annotations
 import base64
 import json
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import tiktoken
@@ -26,9 +27,6 @@ from tokenizers import Tokenizer, pre_tokenizers
 from tests.kit.checkpoints import PATTERNS, kimi, named, ranks
 from tests.kit.families import LLAMA_SPLIT, MISTRAL
 from tests.kit.tokenizers import build, template
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TEXTS = st.text() | st.text(alphabet="aA e'stl09 \t\n\r=-漢字éſ\u3000") | st.sampled_from(BENIGN)
 
