@@ -1,10 +1,17 @@
-"""Every file and folder that AGENTS.md and README.md name exists, and every link of a document leads somewhere."""
+"""Every path that AGENTS.md and README.md name exists, links lead somewhere, pages hold what the program has."""
 
+from __future__ import annotations
+
+import os
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
+from orl_launcher.main import COMMANDS
+
+from tests.reference import commands, errors
 
 ROOT = Path(__file__).parents[1]
 PLACES = ("packages", "apps", "tests", "examples", "benchmarks", "configs", "docs")
@@ -79,3 +86,47 @@ def test_pages_have_a_budget_of_words():
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     texts = [page.read_text("utf-8") for page in pages if page.name not in NOT_BY_HAND]
     assert sum(bool(re.search(r"\w", word)) for text in texts for word in text.split()) <= MOST_WORDS
+
+
+def test_default_environment_has_cluster_adapters_and_no_torch():
+    exported = subprocess.run(
+        [os.environ.get("UV", "uv"), "export", "--frozen", "--no-hashes", "--no-annotate", "--quiet"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    ).stdout.splitlines()
+    assert {"-e ./packages/orl-slime", "-e ./packages/orl-miles", "-e ./apps/launcher"} <= set(exported)
+    assert [line for line in exported if line.split("==")[0] in ("torch", "trl", "ray")] == []
+
+
+def test_page_of_commands_is_the_same_however_it_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = commands.page()
+    assert [line.removeprefix("## orl ") for line in page.splitlines() if line.startswith("## ")] == [*COMMANDS]
+    monkeypatch.setenv("UV_RUN_RECURSION_DEPTH", "1")
+    monkeypatch.setenv("COLUMNS", "40")
+    assert commands.page() == page
+
+
+def test_page_of_errors_has_messages_of_every_area() -> None:
+    sections = errors.page().split("\n## ")[2:]
+    assert [section.split("\n", 1)[0] for section in sections] == [*errors.AREAS]
+    assert sum(section.count("\n- ") for section in sections) > 250
+    assert "``… exists already. Choose another --name``" in sections[0]
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [
+        ('raise ConfigError(f"{file}: no such {kind!r}. Name " "another")', ["…: no such …. Name another"]),
+        ('raise cli.UsageError("the name" + name + "is wrong")', ["the name…is wrong"]),
+        ('raise KeyError("not one of ours")', []),
+        ("raise ConfigError(mistakes)", []),
+        ("raise", []),
+    ],
+)
+def test_message_is_read_with_values_left_open(raised: str, expected: list[str], tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "module.py").write_text(raised, "utf-8")
+    assert [*errors.messages(tmp_path)] == expected

@@ -1,18 +1,22 @@
-"""Packages as products: metadata that is the same in all ten, and a release of a clone."""
+"""Packages as products: metadata, a release of a clone, each wheel alone, and workflows that call recipes."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from tests.test_blocks import RECIPES
 from tools import release
 
 ROOT = Path(__file__).parents[1]
@@ -164,3 +168,103 @@ def test_package_without_its_licence_is_not_built(clone: Path) -> None:
     edit(file, 'license-files = ["LICENSE"]', "license-files = []")
     with pytest.raises(release.Refusal, match="orl_core"):
         release.build(clone)
+
+
+ALONE = ("orl-core", "orl-rollout", "orl-cluster", "orl-gateway", "orl-testing")
+KEPT_OUT = {"asyncio", "aiohttp", "openreward", "transformers", "torch", "wandb", "yaml"}  # of what orl-core loads
+
+PROBE = """
+import importlib, importlib.resources, json, pkgutil, sys
+package = importlib.import_module(sys.argv[1])
+modules = [module.name for module in pkgutil.walk_packages(package.__path__, package.__name__ + ".")]
+for name in (name for name in modules if not name.endswith("__main__")):
+    importlib.import_module(name)
+typed = importlib.resources.files(package).joinpath("py.typed").is_file()
+print(json.dumps({"typed": typed, "modules": len(modules)}))
+"""
+LIGHT = """
+import json, sys
+import orl_core.config, orl_core.datum, orl_core.render, orl_core.reward, orl_core.tools
+print(json.dumps(list(sys.modules)))
+"""
+
+
+def output(*command: str | Path) -> str:
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the wheels."""
+    folder = tmp_path_factory.mktemp("wheels")
+    for package in ALONE:
+        output("uv", "build", "-q", "--wheel", "--package", package, "--out-dir", folder)
+    return folder
+
+
+def installed(package: str, wheels: Path, folder: Path) -> Path:
+    """Return the interpreter of a fresh environment that holds the wheel of `package` and what it requires."""
+    output("uv", "venv", "-q", "--python", sys.executable, folder / "venv")
+    python = folder / "venv" / "bin" / "python"
+    (wheel,) = wheels.glob(f"{package.replace('-', '_')}-*.whl")
+    output("uv", "pip", "install", "-q", "--python", python, "--find-links", wheels, wheel)
+    return python
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", ALONE)
+def test_wheel_imports_alone_and_is_typed(package: str, wheels: Path, tmp_path: Path) -> None:
+    python = installed(package, wheels, tmp_path)
+    name = package.replace("-", "_")
+    found = json.loads(output(python, "-I", "-W", "error", "-c", PROBE, name))
+    sources = ROOT / "packages" / package / "src" / name
+    assert found["typed"]
+    assert found["modules"] == len([*sources.rglob("*.py")]) - 1  # without the package itself
+
+
+@pytest.mark.slow
+def test_core_brings_two_packages_and_loads_light(wheels: Path, tmp_path: Path) -> None:  # shows A33
+    python = installed("orl-core", wheels, tmp_path)
+    listed = json.loads(output("uv", "pip", "list", "-q", "--format", "json", "--python", python))
+    assert {one["name"].lower() for one in listed} == {"orl-core", "msgspec", "pyyaml"}
+    assert not KEPT_OUT & {*json.loads(output(python, "-c", LIGHT))}
+
+
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+INSTALL = "pip install uv rust-just"
+
+
+def steps(file: Path) -> list[dict[str, Any]]:
+    jobs = yaml.safe_load(file.read_text("utf-8"))["jobs"].values()
+    assert all(job["timeout-minutes"] for job in jobs)
+    return [step for job in jobs for step in job["steps"]]
+
+
+def test_there_are_workflows() -> None:
+    assert [file.stem for file in WORKFLOWS] == ["check", "docs", "release", "wheels"]
+
+
+@pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.stem)
+def test_workflow_calls_recipes_that_exist(file: Path) -> None:
+    commands = [step["run"] for step in steps(file) if "run" in step]
+    recipes = [command.removeprefix("just ") for command in commands if command != INSTALL]
+    assert recipes
+    assert {*recipes} <= {*RECIPES}
+    assert commands.count(INSTALL) == len(recipes)
+
+
+@pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.stem)
+def test_workflow_may_only_read(file: Path) -> None:
+    assert yaml.safe_load(file.read_text("utf-8"))["permissions"] == {"contents": "read"}
+    assert "secrets." not in file.read_text("utf-8")
+    uses = [step["uses"] for step in steps(file) if "uses" in step]
+    assert all(re.fullmatch(r"actions/[\w-]+@v\d+", used) for used in uses)
+
+
+def test_ci_calls_what_the_check_workflow_calls() -> None:
+    script = (ROOT / ".ci" / "run").read_text("utf-8")
+    assert "uv rust-just" in script
+    assert script.rstrip().endswith("just check")
+    assert "just check" in [step.get("run") for step in steps(ROOT / ".github" / "workflows" / "check.yml")]

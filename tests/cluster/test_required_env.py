@@ -1,4 +1,4 @@
-"""Workers get what they need by name; what the configuration itself holds reaches them under those names."""
+"""A run joins the cluster that RAY_ADDRESS names, if its workers have what they need, under the names of the file."""
 
 from __future__ import annotations
 
@@ -9,11 +9,20 @@ from typing import Any
 import pytest
 from orl_cluster.launch.command.command import modules_of
 from orl_cluster.launch.machine.nodes import Node
-from orl_cluster.launch.machine.ray_cluster import problem_of
+from orl_cluster.launch.machine.ray_cluster import problem_of, ray_address
 from orl_cluster.launch.machine.required_env import RequiredEnv, needs_of, secrets_in_config
 from orl_core.config import RunConfig, decode_config
 from orl_core.errors import ConfigError
 from orl_rollout.edge.secrets import resolve_secrets, unset_in
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [("local", ""), ("10.0.0.7:6379", "10.0.0.7:6379"), ("http://head.example:8265", "head.example:6379")],
+)
+def test_named_cluster_is_joined(given: str, found: str) -> None:  # shows B28
+    assert ray_address({"RAY_ADDRESS": given}) == found
+    assert ray_address({}) == ""
 
 
 def config_of(environments: dict[str, Any], secrets: dict[str, Any] | None = None) -> RunConfig:

@@ -1,4 +1,4 @@
-"""`orl train trl --dry-run` and `orl doctor` refuse what the training would refuse."""
+"""`orl train trl --dry-run` and `orl doctor`: the refusals of training, and the engine of the rollouts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,15 @@ from typing import Any
 import pytest
 from msgspec import structs
 from orl_core.errors import ConfigError
-from orl_rollout.run_folder.contract import Plan
+from orl_rollout.gpus import Gpu
+from orl_rollout.run_folder.contract import Plan, Run
 from orl_trl import plan
+from orl_trl.engine import engine_plan
+from orl_trl.engine.engine_plan import OWNED, EngineChoice, choose_engine, engine_of, graph_options, split_options
+from orl_trl.engine.local_model import TINY
+from orl_trl.engine.open_engine import launch_of
+from orl_trl.engine.sglang_process import SHARE, command_of
+from transformers import Qwen3ForCausalLM
 
 from tests.trl.fakes import make_run
 from tests.trl.stand_in import served
@@ -69,3 +76,117 @@ def test_engine_at_an_address_is_asked_whether_it_is_ready(
         assert planned(tmp_path, checkpoint, engine=server.url).problems == ()
     (problem,) = planned(tmp_path, checkpoint, engine=server.url).problems
     assert server.url in problem
+
+
+URL = "http://127.0.0.1:30000"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "parameters", "missing", "engine", "reason"),
+    [
+        ("auto", TINY, "", "sglang", "not tiny"),
+        ("auto", None, "", "sglang", "not tiny"),
+        ("auto", TINY - 1, "", "transformers", "9,999,999"),
+        ("auto", TINY, "no GPU", "transformers", "no GPU"),
+        ("sglang", 1, "", "sglang", "trainer.trl.engine"),
+        ("transformers", TINY, "", "transformers", "trainer.trl.engine"),
+        (f"{URL}/", TINY, "no GPU", URL, "trainer.trl.engine"),
+    ],
+)
+def test_engine_is_chosen_with_a_reason(wanted: str, parameters: int | None, missing: str, engine: str, reason: str):
+    found, why = choose_engine(wanted, parameters, missing)
+    assert found == engine
+    assert reason in why
+
+
+def test_sglang_that_cannot_run_is_refused():
+    with pytest.raises(ConfigError, match="no GPU"):
+        choose_engine("sglang", TINY, "no GPU")
+
+
+def test_plan_names_the_engine(checkpoint: Path, tmp_path: Path):
+    made = plan(make_run(tmp_path / "run", checkpoint, engine="transformers"))
+    assert made.engine.startswith("engine: transformers")
+    assert made.engine in made.command
+
+
+def test_options_of_sglang_are_split_from_those_of_trl():
+    flags = {
+        "beta": 0.1,
+        "sglang_mem_fraction_static": 0.4,
+        "--sglang-disable-cuda-graph": True,
+        "sglang-x": None,
+        "sglang-y": False,
+    }
+    extra = ["--sglang-cuda-graph-bs", "1", "2", "--max-grad-norm", "2", "--sglang-stream-interval=1"]
+    sglang, trl = split_options({**flags, "sglang-max-total-tokens": 2.0}, extra)
+    assert " ".join(sglang) == (
+        "--mem-fraction-static=0.4 --disable-cuda-graph --max-total-tokens=2 --cuda-graph-bs 1 2 --stream-interval=1"
+    )
+    assert trl == ("--beta=0.1", "--max-grad-norm", "2")
+
+
+@pytest.mark.parametrize("name", sorted(OWNED))
+def test_option_that_orl_sets_is_refused(name: str):
+    for flags, extra in (({f"sglang-{name}": "x"}, []), ({}, [f"--sglang-{name}=x"])):
+        with pytest.raises(ConfigError, match=name):
+            split_options(flags, extra)
+
+
+@pytest.mark.parametrize("engine", ["transformers", URL])
+def test_option_of_an_sglang_that_is_not_started_is_refused(checkpoint: Path, tmp_path: Path, engine: str):
+    run = make_run(tmp_path / "run", checkpoint, engine=engine, flags={"sglang-stream-interval": 1})
+    with pytest.raises(ConfigError, match="--sglang-stream-interval"):
+        engine_of(run, None)
+
+
+def test_sglang_starts_as_the_run_says(checkpoint: Path, tmp_path: Path, model: Qwen3ForCausalLM):
+    run = with_context(make_run(tmp_path / "run", checkpoint, seed=7), context_tokens=100)
+    words = command_of(launch_of(run, model.config, ("--stream-interval=1",)), 1)
+    assert {"--model-path", str(checkpoint), "--random-seed", "7", "--stream-interval=1"} <= set(words)
+    assert words[words.index("--context-length") + 1] == "100"
+    most = model.config.max_position_embeddings
+    assert launch_of(with_context(run, context_tokens=most + 1), model.config, ()).context_tokens == most
+
+
+@pytest.mark.parametrize(
+    ("gib", "samples", "option", "source", "graphs"),
+    [
+        (80, 4, "", "cuda_graph_max_bs_decode: int", ("--cuda-graph-max-bs-decode", "8")),
+        (80, 4, "--disable-cuda-graph", "cuda_graph_max_bs_decode: int", ()),
+        (80, 4, "", "cuda_graph_max_bs: int", ()),
+        (80, 200, "", "cuda_graph_max_bs_decode: int", ()),
+        (24, 4, "", "cuda_graph_max_bs_decode: int", ()),
+    ],
+)
+def test_graphs_are_captured_for_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gib: int, samples: int, option: str, source: str, graphs: Any
+):
+    file = tmp_path / "sglang" / "srt" / "server_args.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(source)
+    (tmp_path / "sglang" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(engine_plan, "gpu_memory", lambda: (Gpu(total=gib << 30),))
+    run = make_run(tmp_path / "run", "m", n_samples=samples)
+    assert graph_options(run, (option,)) == graphs
+
+
+@pytest.mark.parametrize(
+    ("engine", "options", "share"),
+    [
+        ("transformers", (), None),
+        (URL, (), 0.0),
+        ("sglang", (), SHARE),
+        ("sglang", ("--mem-fraction-static", "0.3"), 0.3),
+        ("sglang", ("--mem-fraction-static=0.2", "--stream-interval", "1"), 0.2),
+        ("sglang", ("--mem-fraction-static",), SHARE),
+    ],
+)
+def test_memory_share_is_that_of_the_options(engine: str, options: tuple[str, ...], share: float | None):
+    assert EngineChoice(engine=engine, reason="", options=options).memory_share == share
+
+
+def with_context(run: Run, **rollout: Any) -> Run:
+    config = structs.replace(run.config, rollout=structs.replace(run.config.rollout, **rollout))
+    return structs.replace(run, config=config)

@@ -1,12 +1,16 @@
+"""A run of TRL: files, metrics, faults, signals."""
+
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +21,11 @@ from msgspec import Struct, structs
 from orl_core.errors import ConfigError, OrlError, RunAborted
 from orl_core.reward import group_advantages
 from orl_core.trajectory import Generation, Trajectory
+from orl_rollout.edge import interrupt
 from orl_rollout.loop.engine import Engine
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder.checkpoint import checkpoint_in
+from orl_rollout.run_folder.training_metrics import TRAINING_METRICS
 from orl_rollout.runtime.runtime import RolloutRequest, Runtime
 from orl_trl.engine.in_process_engine import InProcessEngine
 from orl_trl.run_plan.resume import RANDOM
@@ -27,6 +33,8 @@ from orl_trl.run_plan.settings import grpo_config
 from orl_trl.run_plan.training_plan import plan_of
 from orl_trl.training.rollouts import Rollouts
 from orl_trl.training.training_run import quiet_trl, runtime_of, train, trainer_of
+from orl_trl.training.trl_metrics import NAMES, trl_metrics
+from orl_trl.training.whole_checkpoints import WholeCheckpoints
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -249,3 +257,75 @@ def test_plain_rows_alone_are_trained(checkpoint: Path, tmp_path: Path):  # show
     (row,) = (row for row in rows(run) if row["kind"] == "train")
     assert row["plain/rollouts"] == 8
     assert summary(run)["steps"] == 1
+
+
+def send(number: signal.Signals) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.slow
+def test_two_signals_during_the_last_save_lose_nothing(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The training is finished: weights, summary and the row of the last step are there, and the run says so."""
+    run = make_run(tmp_path / "run", checkpoint, num_rollout=1)
+    seen: list[dict[str, object]] = []
+
+    whole = WholeCheckpoints._save_optimizer_and_scheduler
+
+    def save(self: WholeCheckpoints, folder: str) -> None:
+        if Path(folder).parent == run.folder:  # else it is the save of an interval
+            seen.append(summary(run))  # the summary is there before the weights
+            for _ in range(2):
+                send(signal.SIGINT)
+                time.sleep(0.3)
+        whole(self, folder)
+        assert not (run.folder / "checkpoint").exists()
+
+    monkeypatch.setattr(WholeCheckpoints, "_save_optimizer_and_scheduler", save)
+    with interrupt.listening() as signals:
+        train(run, Player(run.config, by_row).open)
+    assert signals.exit_code(0) == 130
+    assert seen[0]["interrupted"] is True
+    assert summary(run)["steps"] == 1
+    assert not summary(run).keys() & {"interrupted", "error"}
+    AutoModelForCausalLM.from_pretrained(run.folder / "checkpoint")
+    assert not list(run.folder.glob("*unfinished*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_signal_at_any_moment_leaves_summary_and_weights(checkpoint: Path, tmp_path: Path, seed: int):
+    """`python -m tests.launcher.signal_runs` does the same with whole commands."""
+    chance = random.Random(seed)
+    number = chance.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+    run = make_run(tmp_path / "run", checkpoint, held_out=2, save_interval=1)
+    player = Player(run.config, by_row)
+    timer = threading.Timer(chance.uniform(0, 2), send, (number,))
+    with interrupt.listening() as signals:
+        timer.start()
+        with suppress(interrupt.Interrupted):
+            train(run, player.open)
+        timer.join()
+    assert signals.exit_code(0) == 128 + number
+    assert player.opened == player.closed
+    assert player.running == 0
+    if player.opened:
+        told = msgspec.json.decode((run.folder / "summary.json").read_bytes())
+        assert told.get("interrupted") or told["steps"] == 2
+        assert (run.folder / "checkpoint").is_dir() == (told["steps"] > 0)
+    for saved in (*run.folder.glob("checkpoint*"), *(run.folder / "trainer").glob("checkpoint-*")):
+        AutoModelForCausalLM.from_pretrained(saved)
+    assert "orl-rollouts" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_numbers_have_common_names() -> None:
+    logs = [
+        {"loss": 0.5, "entropy": float("nan"), "completions/mean_length": 10.0, "clip_ratio/region_mean": 0.0},
+        {"loss": 1.5, "entropy": 0.25, "completions/mean_length": 20.0, "clip_ratio/region_mean": 0.5, "epoch": 1.0},
+    ]
+    metrics = trl_metrics(logs)
+    common = {name: value for name, value in metrics.items() if name in TRAINING_METRICS}
+    assert common == pytest.approx({"loss": 1.0, "entropy": 0.25, "response_tokens": 15.0, "clip_fraction": 0.25})
+    assert metrics["completions/mean_length"] == 15.0
+    assert set(NAMES.values()) <= TRAINING_METRICS.keys()

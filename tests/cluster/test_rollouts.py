@@ -1,15 +1,38 @@
-"""Rollouts that wait for the trainer: they proceed, expire, and end with their session closed."""
+"""Rollouts in a worker: their identity in versions of slime, and those that wait for the trainer."""
 
 from __future__ import annotations
 
 import asyncio
+import copy
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from orl_cluster.hooks import kept
+from orl_cluster.hooks.group_scores import rollout_of
 from orl_cluster.hooks.kept import KeptRollout
 from orl_rollout.loop.clock import Pause
 from orl_rollout.results.outcome import Outcome
+
+
+class WriteOnly(SimpleNamespace):
+    """The Sample of slime 0.3.0: `rollout_id` can be set and not read."""
+
+    @property
+    def rollout_id(self) -> int:
+        raise AttributeError("set group_id")
+
+
+@pytest.mark.parametrize(
+    "sample", [WriteOnly(index=3), SimpleNamespace(index=3), SimpleNamespace(index=3, rollout_id=None)]
+)
+def test_index_is_the_identity_where_there_is_no_other(sample: Any) -> None:  # shows G13
+    assert rollout_of(sample) == rollout_of(copy.copy(sample)) == 3
+
+
+def test_identity_of_split_rollouts_is_theirs() -> None:
+    assert rollout_of(SimpleNamespace(index=3, rollout_id=1)) == 1
+
 
 OUTCOME = cast("Outcome", object())
 
