@@ -83,7 +83,8 @@ def rows_of(outcome: Outcome) -> tuple[Datum, ...]:
         size = len(turn.action_ids)
         ones, logprobs = (1,) * size, turn.generations[0].logprobs
         columns: dict[str, Any] = {"response": turn.action_ids, "sampled": ones, "loss_mask": ones}
-        rows.append(structs.replace(whole, prompt=tuple(shown), logprobs=logprobs, rewards=(), ends=(), **columns))
+        columns["rewards"] = tuple((size - 1, one.reward) for one in turn.results if one.reward is not None)
+        rows.append(structs.replace(whole, prompt=tuple(shown), logprobs=logprobs, ends=(size - 1,), **columns))
         shown += turn.action_ids
     return tuple(rows)
 

@@ -53,7 +53,9 @@ def arguments(
     trainer_defaults.refuse_by_name(request.names, refused, plain=plain)
     _refuse_fully_async(request)
     if request.run.config.turn_advantages:
-        raise ConfigError("miles takes one advantage for each rollout: remove `turn_advantages`, or train with slime")
+        raise ConfigError(
+            "miles takes one advantage for each rollout: remove `turn_advantages`, or train with TRL or slime"
+        )
     parallel = backend == "megatron"
     exact = on_policy.options(request, fsdp=not parallel)
     training, notes = (trainer_defaults.megatron(request), []) if parallel else _fsdp(request, features, exact)

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from orl_core.datum import Datum
 from orl_core.reward import turn_advantages
+from orl_core.turns import advantages_per_token, turns_of
 
 from orl_cluster.hooks.group_scores import rollout_of
 
@@ -34,22 +35,14 @@ class TurnAdvantages(float):
 
     def per_token(self, length: int) -> list[float]:
         """Return the advantage of each of the `length` ids of the response."""
-        spread: list[float] = []
-        for end, advantage in self.turns:
-            spread += [advantage] * (end + 1 - len(spread))
-        return [*spread, *[0.0] * (length - len(spread))]
+        return advantages_per_token(self.turns, length)
 
 
 def store_turns(samples: Sequence[Any], datums: Sequence[Datum]) -> None:
     """Leave the turns of one rollout in the metadata of its samples, one for each datum; none if it failed."""
-    number, paid = 0, 0.0
     for sample in samples:
         sample.metadata.pop(TURNS, None)
-    for sample, datum in zip(samples, datums, strict=False):
-        rewards, turns = dict(datum.rewards), list[tuple[int, int, float]]()
-        for end in datum.ends:
-            turns.append((number, end, paid))
-            number, paid = number + 1, paid + rewards.get(end, 0.0)
+    for sample, turns in zip(samples, turns_of(datums), strict=False):
         sample.metadata[TURNS] = turns
 
 

@@ -39,6 +39,7 @@ MODES = ("sequence_mask", "sequence_truncate", "token_mask", "token_truncate")
 TINY_LR, REAL_LR = 4e-4, 1e-6  # a tiny model needs large steps, which would ruin a real one
 LORA_LR = 10  # times: adapters need larger steps than the weights that they change
 MEANS_OVER_IDS = ("dapo", "cispo")  # values of `loss_type` that count each trained id of a batch once, whatever its row
+OF_SINGLE_IDS = (*MEANS_OVER_IDS, "grpo", "bnpo", "dr_grpo")  # where each id has its own ratio and advantage
 # The new name in transformers 5.2x, where the old one still warns.
 CHECKPOINTING = "activation_checkpointing" if "activation_checkpointing" in NAMES else "gradient_checkpointing"
 
@@ -52,8 +53,6 @@ def check_settings(config: RunConfig) -> str:
     model = config.trainer.load or config.trainer.model
     if not model:
         raise ConfigError("trainer.model is not set. Give --model: a checkpoint's folder, or a name on a model hub")
-    if config.turn_advantages:
-        raise ConfigError("TRL takes one advantage for each rollout: remove `turn_advantages`, or train with slime")
     return model
 
 
@@ -86,6 +85,8 @@ def grpo_config(run: Run, *, parameters: int) -> GRPOConfig:
     if own.lora_rank and not merged["use_cpu"] and not merged["bf16"]:
         raise ConfigError("`lora_rank` keeps the weights below the adapters in bf16. Leave `bf16` out")
     _check_correction(merged)
+    if run.config.turn_advantages:
+        _check_turn_advantages(merged)
     if run.config.several_rows:
         _check_several_rows(merged, run.config.several_rows)
     merged.update(_batches(config, merged))
@@ -142,6 +143,25 @@ def _check_several_rows(settings: Mapping[str, Any], setting: str) -> None:
         raise ConfigError(
             f"{setting} makes several rows of a rollout, and with `{name}: {settings[name]}` TRL would not "
             f"count them as one: remove {setting}, or leave `{name}` out"
+        )
+
+
+def _check_turn_advantages(settings: Mapping[str, Any]) -> None:
+    """Refuse settings under which an id would not train on the advantage of its own turn.
+
+    Raises:
+        ConfigError: there is one; the message names it.
+    """
+    refused = {
+        "loss_type": settings.get("loss_type") not in OF_SINGLE_IDS,
+        "importance_sampling_level": settings.get("importance_sampling_level", "token") != "token",
+        "scale_rewards": settings.get("scale_rewards") == "batch",
+        "off_policy_mask_threshold": settings.get("off_policy_mask_threshold") is not None,
+    }
+    for name in (name for name, wrong in refused.items() if wrong):
+        raise ConfigError(
+            f"`turn_advantages` gives each id its own advantage, and `{name}: {settings[name]}` mixes those of a row "
+            f"or of a batch: remove one of them"
         )
 
 

@@ -1,8 +1,8 @@
 """Rollouts of several rows in TRL, whose own batch has one row for each rollout (law L7).
 
 TRL makes the advantages from the first rows; the others join its batch afterwards, each with the advantage of its
-rollout. A loss that is a mean over all trained ids of the batch then counts each id once, whatever its row;
-`settings` refuses the others.
+rollout. With `turn_advantages`, those of turns take the place of TRL's (`turns`). A loss that is a mean over all
+trained ids of the batch then counts each id once, whatever its row; `settings` refuses the others.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from trl.trainer.utils import pad as pad_rows
 
 from orl_trl.training.importance import Difference, check_difference, importance_ratios
 from orl_trl.training.rollouts import Rollouts
+from orl_trl.training.turns import advantages_of_rows
 
 _FILLER = Datum(task_key="", rollout_id="", prompt=(0,), response=(0,), sampled=(0,), loss_mask=(0,), logprobs=(0.0,))
 
@@ -34,19 +35,32 @@ class SeveralRows(GRPOTrainer):
     """TRL's trainer, which trains all rows of the latest rollouts. `max_logprob_difference`: see `check_difference`."""
 
     max_logprob_difference = MAX_LOGPROB_DIFFERENCE
+    turn_advantages = False
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
         check_difference(batch, self.max_logprob_difference)
-        rows = more_rows(cast("Rollouts", self.rollout_func).outcomes)
+        outcomes, args = cast("Rollouts", self.rollout_func).outcomes, cast("GRPOConfig", self.args)
+        of_turns: list[list[list[float]]] = []
+        if self.turn_advantages:
+            of_turns = advantages_of_rows(outcomes, args.num_generations, scale=args.scale_rewards == "group")
+            empty = batch["advantages"].new_zeros(0, batch["completion_ids"].size(1))
+            batch["advantages"] = _below(empty, [(*own, [0.0])[0] for own in of_turns], 0, left=False)
+        rows = more_rows(outcomes)
         if not rows:
             return batch
-        passes = cast("GRPOConfig", self.args).steps_per_generation or 1  # TRL cuts the batch into so many equal parts
+        passes = args.steps_per_generation or 1  # TRL cuts the batch into so many equal parts
         count = len(batch["advantages"]) + len(rows)
         data = [datum for _, datum in rows] + [_FILLER] * (-count % passes)
-        gained = batch["advantages"][[index for index, _ in rows]]
-        nothing = gained.new_zeros((len(data) - len(rows), *gained.shape[1:]))
-        longer = {**self._joined(batch, data), "advantages": torch.cat([batch["advantages"], gained, nothing])}
+        longer = self._joined(batch, data)
+        if of_turns:
+            own = [one for several in of_turns for one in several[1:]]
+            nothing = [[0.0]] * (len(data) - len(rows))
+            longer["advantages"] = _below(batch["advantages"], [*own, *nothing], 0, left=False)
+        else:
+            gained = batch["advantages"][[index for index, _ in rows]]
+            nothing = gained.new_zeros(len(data) - len(rows))
+            longer["advantages"] = torch.cat([batch["advantages"], gained, nothing])
         longer["num_items_in_batch"] = (longer["completion_mask"] * longer["tool_mask"]).sum()
         if "old_per_token_logps" in batch:
             longer["old_per_token_logps"] = self._old_logprobs(batch["old_per_token_logps"], longer)

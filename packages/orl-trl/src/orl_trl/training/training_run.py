@@ -75,6 +75,7 @@ def train(run: Run, open_player: OpenPlayer | None = None, open_with: OpenEngine
                 trainer = trainer_of(on_device(model), name, settings, rollouts, chat_template=template, lora_rank=rank)
                 trainer.micro_batch_tokens = run.config.trainer.max_tokens_per_gpu or TOKENS_PER_GPU
                 trainer.max_logprob_difference = run.config.trainer.max_logprob_difference
+                trainer.turn_advantages = run.config.turn_advantages
                 if start is not None:
                     trainer.start, trainer.begins_with, rollouts.step = start, start.model, start.step
                     say(f"continues {start.folder} after step {start.step}")
