@@ -91,7 +91,7 @@ class Adapted:
 
     def __init__(self, checkpoint: str, rank: int, seed: int | None) -> None:
         self.checkpoint, self.rank = checkpoint, rank
-        model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32")
+        model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32", trust_remote_code=False)
         torch.manual_seed(0 if seed is None else seed)
         lora = LoraConfig(r=rank, lora_alpha=ALPHA, target_modules="all-linear", task_type="CAUSAL_LM")
         with warnings.catch_warnings():
