@@ -76,7 +76,7 @@ def test_trainer_is_that_of_the_command_line_or_the_file() -> None:
     assert vars(parsed)["trainer.cluster.tp"] == 2
 
 
-@pytest.mark.parametrize(("name", "near"), [("slim", "did you mean slime"), ("verl", "miles, slime, trl")])
+@pytest.mark.parametrize(("name", "near"), [("slim", "did you mean slime"), ("verl", "miles, slime, tinker, trl")])
 def test_unknown_trainer_is_refused_with_those_that_are_here(name: str, near: str) -> None:
     with pytest.raises(cli.UsageError, match=near):
         train.parser().parse([name])

@@ -23,9 +23,14 @@ from tests.slime import episode
 from tests.slime.playing import Hosted
 
 pytestmark = pytest.mark.miles
-ASYNC = {"fully_async": True}
+ASYNC: dict[str, Any] = {"fully_async": True}
 METRICS = "rollout/fully_async/"
-PARTIAL = {"partial_rollout": True, "rollout_batch_size": 1, "over_sampling_batch_size": 2, "n_samples_per_prompt": 1}
+PARTIAL: dict[str, Any] = {
+    "partial_rollout": True,
+    "rollout_batch_size": 1,
+    "over_sampling_batch_size": 2,
+    "n_samples_per_prompt": 1,
+}
 REFUSAL = Fault(kind=FaultKind.STATUS, status=400, message="no", at=0)
 
 
@@ -69,7 +74,7 @@ async def test_10_a_dead_environment_ends_the_job(hosted: Hosted):
 
 async def test_10_the_workers_loop_evaluates_too(hosted: Hosted, tmp_path: Path):
     held_out = episode.make_tasks(tmp_path / "held_out.jsonl", 2)
-    flags = ASYNC | {"eval_prompt_data": ["held_out", held_out], "n_samples_per_eval_prompt": 2}
+    flags: dict[str, Any] = ASYNC | {"eval_prompt_data": ["held_out", held_out], "n_samples_per_eval_prompt": 2}
     with hosted(hosting, **flags) as (host, _):
         await played(host, 0)
         evaluated = await asyncio.wait_for(asyncio.to_thread(host.evaluate), SECONDS)
@@ -153,7 +158,8 @@ async def test_2c_the_class_api_masks_nothing_of_before(hosted: Hosted):
 
 async def test_7_a_group_with_a_failure_is_replaced_where_miles_is_asked_to(hosted: Hosted):
     """`check_no_aborted` looks for ABORTED alone, so under it that is what a failure is."""
-    flags = {"dynamic_sampling_filter_path": "miles.rollout.filter_hub.dynamic_sampling_filters.check_no_aborted"}
+    checks = "miles.rollout.filter_hub.dynamic_sampling_filters.check_no_aborted"
+    flags: dict[str, Any] = {"dynamic_sampling_filter_path": checks}
     with hosted(hosting, [REFUSAL], **flags) as (host, _):
         groups, data = await step(host)
     assert host.metrics == {"rollout/dynamic_filter/drop_group_has_aborted": 1}

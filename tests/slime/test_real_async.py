@@ -20,7 +20,7 @@ from tests.slime.host import of_slime
 from tests.slime.playing import Hosted, hosting
 
 pytestmark = pytest.mark.slime
-ASYNC = {"rollout_function_path": "slime.rollout.fully_async_rollout.generate_rollout_fully_async"}
+ASYNC: dict[str, Any] = {"rollout_function_path": "slime.rollout.fully_async_rollout.generate_rollout_fully_async"}
 
 
 class Source:

@@ -178,7 +178,7 @@ async def test_own_data_source_and_buffer_filter_feed_rollouts(  # shows A24 F14
     inside: Inside, hosted: Hosted
 ):
     own = {"data_source_path": "LastFirst", "buffer_filter_path": "newest_first"}
-    flags = {name: f"tests.slime.sources.{value}" for name, value in own.items()}
+    flags: dict[str, Any] = {name: f"tests.slime.sources.{value}" for name, value in own.items()}
     with hosted(inside.hosting, **flags) as (host, _):
         first, _ = await step(host)
         host.source.add_samples(first)
@@ -194,7 +194,7 @@ async def test_own_data_source_and_buffer_filter_feed_rollouts(  # shows A24 F14
 async def test_a_group_without_signal_is_dropped_and_another_takes_its_place(  # shows A18 E15
     inside: Inside, thinking: Any, hosted: Hosted
 ):
-    flags = {"dynamic_sampling_filter_path": f"orl_{inside.name}.hooks.has_signal"}
+    flags: dict[str, Any] = {"dynamic_sampling_filter_path": f"orl_{inside.name}.hooks.has_signal"}
     thoughts = {"thinks": bool(thinking), "config": {"thinking": thinking}}
     with hosted(inside.hosting, [REFUSAL], **thoughts, **flags) as (host, _):
         groups, data = await step(host)
@@ -215,8 +215,8 @@ async def test_a_group_without_signal_is_dropped_and_another_takes_its_place(  #
 async def test_a_dead_environment_ends_the_run_whatever_the_filter_drops(
     inside: Inside, filtered: str | None, hosted: Hosted
 ):
-    flags = {"dynamic_sampling_filter_path": filtered} if filtered else {}
-    sizes = {"rollout_batch_size": 40, "over_sampling_batch_size": 40}
+    flags: dict[str, Any] = {"dynamic_sampling_filter_path": filtered} if filtered else {}
+    sizes: dict[str, Any] = {"rollout_batch_size": 40, "over_sampling_batch_size": 40}
     with hosted(inside.hosting, config=episode.settings("http://127.0.0.1:9"), **flags, **sizes) as (host, server):
         with pytest.raises(inside.aborted, match="of the last 64 rollouts ended in ERROR"):
             await step(host)

@@ -71,7 +71,7 @@ def translated(theirs: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
 def _environment(name: str, theirs: Mapping[str, Any], left: list[str]) -> dict[str, Any]:
     splits: dict[str, dict[str, Any]] = theirs.get("splits") or {}
     ours = {key: theirs[key] for key in KEPT if theirs.get(key) is not None}
-    counts = {(one or {}).get("num_samples") for one in splits.values()} - {None}
+    counts = {one["num_samples"] for one in splits.values() if one and one.get("num_samples") is not None}
     if len(counts) > 1:
         raise ConfigError(f"`{name}` draws {sorted(counts)} tasks of its splits, and orl the same of each. Choose one")
     ours |= {"splits": [*splits]} | ({"num_samples": counts.pop()} if counts else {})
