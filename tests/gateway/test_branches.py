@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 from orl_core.config import EnvironmentConfig, RunConfig, decode_config
 from orl_core.trajectory import Trajectory
 from orl_launcher.view.episode import episode_rows
+from orl_launcher.view.notices import notices_of
 from orl_launcher.view.tables import agents_table
 from orl_rollout.episodes.events import events_of
 from orl_rollout.episodes.journal import Entry, decode_entry, encode_entry
 from orl_rollout.results.metrics import metrics_of, stats_of
 from orl_rollout.results.outcome import outcome_of
 from orl_rollout.run_folder.metrics_log import MetricsRow
+from orl_rollout.run_folder.record import Record
 from rich.console import Console
 
 from tests.gateway.agents import ChatAgent, Model, episode_of, turn
@@ -97,3 +100,11 @@ async def test_upload_names_the_agent_and_its_compactions() -> None:
     (info,) = (event["rollout_info"] for event in events_of(entry, config_of()) if "rollout_info" in event)
     assert info["harness"] == "orl"
     assert "num_compactions" not in info
+
+
+def test_unmet_demands_are_named_at_the_end(tmp_path: Path) -> None:
+    metrics = {"A/B/agent/forced_calls_unmet": 0.5, "A/B/rollouts": 4.0}
+    points = tuple(MetricsRow(step=step, kind="train", metrics=metrics) for step in (0, 1))
+    record = Record(folder=tmp_path, config={}, summary={}, points=points)
+    (notice,) = [text for text in notices_of(record) if "demanded" in text]
+    assert "2 of 2" in notice

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +16,8 @@ from orl_gateway.dialects.chat import CHAT
 from orl_gateway.dialects.client_api import ClientApi
 from orl_gateway.dialects.exchange import RequestRefused
 from orl_gateway.dialects.responses import RESPONSES
-from orl_launcher.view.notices import notices_of
 from orl_rollout import metrics_of, stats_of
 from orl_rollout.results.outcome import outcome_of
-from orl_rollout.run_folder.metrics_log import MetricsRow
-from orl_rollout.run_folder.record import Record
 from orl_rollout.runtime.player import load_player
 from orl_testing import ScriptedSession
 
@@ -195,11 +191,3 @@ async def demanding(episode: Any) -> None:
         await client.chat.completions.create(
             model=episode.model, messages=[USER], tools=FUNCTIONS, tool_choice="required"
         )
-
-
-def test_unmet_demands_are_named_at_the_end(tmp_path: Path) -> None:
-    metrics = {"A/B/agent/forced_calls_unmet": 0.5, "A/B/rollouts": 4.0}
-    points = tuple(MetricsRow(step=step, kind="train", metrics=metrics) for step in (0, 1))
-    record = Record(folder=tmp_path, config={}, summary={}, points=points)
-    (notice,) = [text for text in notices_of(record) if "demanded" in text]
-    assert "2 of 2" in notice

@@ -4,8 +4,9 @@ import math
 
 import pytest
 from hypothesis import given
-from orl_core.datum import to_data
-from orl_core.messages import Action, ToolResult
+from orl_core.datum import Datum, to_data
+from orl_core.limits import Limits, TrainOn
+from orl_core.messages import Action, FailureKind, ToolResult
 from orl_core.task import Task
 from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory, Turn
 
@@ -53,13 +54,26 @@ def test_turn_that_continues_no_earlier_turn_is_refused(continues: int):
         Trajectory(job=job, turns=turns, stop_reason=StopReason.FINISHED)
 
 
-def test_non_finite_reward_leaves_other_rewards_of_the_turn():
-    results = (ToolResult(name="t", reward=math.nan), ToolResult(name="t", reward=0.5))
+def datum_of(*results: ToolResult, **policy: bool) -> Datum:
+    """The datum of one turn of two ids with these results."""
     generation = Generation(token_ids=(1, 2), logprobs=(-0.5, -0.5), finish_reason="stop")
     turn = Turn(observation=(9,), generations=(generation,), action=Action(), results=results)
-    job = RolloutSpec(task=Task(env_name="A/B", deployment_name="A/B"), rollout_id="k")
+    limits = Limits(train_on=TrainOn(**policy))
+    job = RolloutSpec(task=Task(env_name="A/B", deployment_name="A/B"), rollout_id="k", limits=limits)
     (datum,) = to_data(Trajectory(job=job, turns=(turn,), stop_reason=StopReason.FINISHED), reward=0.0)
+    return datum
+
+
+def test_non_finite_reward_leaves_other_rewards_of_the_turn():
+    datum = datum_of(ToolResult(name="t", reward=math.nan), ToolResult(name="t", reward=0.5))
     assert datum.rewards == ((1, 0.5),)
+
+
+def test_turn_that_failed_trains_only_if_failed_turns_do():
+    failed = ToolResult(name="t", failure=FailureKind.INVALID_JSON)
+    assert datum_of(failed).loss_mask == (1, 1)
+    assert datum_of(failed, failed_turns=False).loss_mask == (0, 0)
+    assert datum_of(failed, ToolResult(name="t"), failed_turns=False).loss_mask == (1, 1)
 
 
 @given(trajectory=trajectories)
