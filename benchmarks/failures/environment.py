@@ -1,7 +1,7 @@
 """GuessOrTake, a game in which the better way needs more calls, on the OpenReward SDK's server in its own process.
 
 It has the words and the tool of the playground's GuessNumber, so the playground's model can play it. A first guess at
-an end of the range takes the sure reward and ends the episode. Any other first guess goes on as in GuessNumber.
+an end of the range takes the sure reward and ends the episode. Any other first guess continues as in GuessNumber.
 """
 
 from __future__ import annotations

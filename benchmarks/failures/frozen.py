@@ -1,7 +1,7 @@
 """An engine that never gets the trained weights (verl#7495), with and without orl's check.
 
-It is the run of `just bench frozen-weights`, at one learning rate and several seeds. The run without the check goes on
-to the last step. The check sees the same differences of logprobs, and names the step at which it would end the run.
+It is the run of `just bench frozen-weights`, at one learning rate and several seeds. Nothing ends the runs here. The
+check sees the same differences of logprobs, and names the step at which it would end the run.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Advantages by turn index, as MT-GRPO has them (verl#7244), against orl's leave-one-out return-to-go.
 
-A walk of at most six turns: to go on pays a little, to stop pays once and ends it. To go on is right at every turn. The
+A walk of at most six turns: a step pays a little, to stop pays once and ends it. A step is right at every turn. The
 policy is a table of two logits for each turn, so its exact value is known, and no sampling noise hides a bias.
 """
 
@@ -17,9 +17,9 @@ from orl_core.reward import turn_advantages
 from benchmarks.failures.plan import Plan
 from benchmarks.failures.plot import Plot
 
-TURNS, GO_ON, STOP = 6, 0.3, 0.6  # the last turn stops by itself
-BEST = (TURNS - 1) * GO_ON + STOP
-GROUP, GROUPS, STEPS, RATE = 8, 8, 120, 0.05
+TURNS, STEP, STOP = 6, 0.3, 0.6  # the last turn stops by itself
+BEST = (TURNS - 1) * STEP + STOP
+GROUP, GROUPS, UPDATES, RATE = 8, 8, 120, 0.05
 ARMS = ("by turn index", "leave-one-out return-to-go")
 
 
@@ -38,10 +38,10 @@ def return_to_go(rewards: Sequence[Sequence[float]]) -> list[list[float]]:
 
 def expected(policy: torch.Tensor) -> float:
     """Return the exact expected reward of the policy."""
-    go_on = policy.softmax(-1)[:, 0].tolist()
+    stepping = policy.softmax(-1)[:, 0].tolist()
     value = STOP
-    for chance in reversed(go_on):
-        value = chance * (GO_ON + value) + (1 - chance) * STOP
+    for chance in reversed(stepping):
+        value = chance * (STEP + value) + (1 - chance) * STOP
     return value
 
 
@@ -53,12 +53,12 @@ def compare(seed: int, plan: Plan) -> dict[str, list[float]]:
         policy = torch.zeros(TURNS - 1, 2, requires_grad=True)
         optimizer = torch.optim.Adam([policy], lr=RATE)
         curve = [expected(policy.detach())]
-        for _ in range(STEPS if plan.faulty > 1 else 2):
+        for _ in range(UPDATES if plan.faulty > 1 else 2):
             loss = torch.zeros(())
             logprobs, chances = policy.log_softmax(-1), policy.detach().softmax(-1)[:, 0].tolist()
             for _ in range(GROUPS):
                 walks = [_walk(chances, rng) for _ in range(GROUP)]
-                rewards = [[STOP if action else GO_ON for action in walk] for walk in walks]
+                rewards = [[STOP if action else STEP for action in walk] for walk in walks]
                 found = by_turn_index(rewards) if arm == ARMS[0] else return_to_go(rewards)
                 for walk, advantages in zip(walks, found, strict=True):
                     for turn, (action, advantage) in enumerate(zip(walk, advantages, strict=True)):
@@ -73,7 +73,7 @@ def compare(seed: int, plan: Plan) -> dict[str, list[float]]:
 
 
 def _walk(chances: Sequence[float], rng: random.Random) -> list[int]:
-    """Return the actions of one walk: 0 goes on, 1 stops."""
+    """Return the actions of one walk: 0 steps, 1 stops."""
     walk: list[int] = []
     for chance in chances:
         walk.append(int(rng.random() >= chance))
@@ -85,7 +85,7 @@ def _walk(chances: Sequence[float], rng: random.Random) -> list[int]:
 def plot(_: Plan) -> Plot:
     """Return the words of the plot."""
     return Plot(
-        title="A walk that should go on: advantages by turn index, or return-to-go",
+        title="A walk that should not stop: advantages by turn index, or return-to-go",
         value="expected reward (exact)",
         levels={BEST: "always on", STOP: "stop at once"},
     )

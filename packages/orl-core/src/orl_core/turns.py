@@ -13,7 +13,7 @@ from orl_core.datum import Datum
 def turns_of(datums: Sequence[Datum]) -> list[list[tuple[int, int, float]]]:
     """Return the turns of each row of one rollout: number of the turn, index of its last id, reward paid before it.
 
-    The number and the reward go on from row to row.
+    The number and the reward continue from row to row.
     """
     rows: list[list[tuple[int, int, float]]] = []
     number, paid = 0, 0.0

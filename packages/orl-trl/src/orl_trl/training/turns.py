@@ -28,8 +28,8 @@ def advantages_of_rows(outcomes: Sequence[Outcome], group: int, *, scale: bool) 
     advantages = turn_advantages(returns, groups, trains, center=True, scale=scale)
     return [
         [
-            advantages_per_token([(end, found[number]) for number, end, _ in turns], len(datum.response))
+            advantages_per_token([(end, by_turn[number]) for number, end, _ in turns], len(datum.response))
             for datum, turns in zip(outcome.datums, own, strict=True)
         ]
-        for outcome, own, found in zip(outcomes, rows, advantages, strict=True)
+        for outcome, own, by_turn in zip(outcomes, rows, advantages, strict=True)
     ]
