@@ -26,15 +26,16 @@ from examples.loop import GAME
 
 Curves = dict[str, list[float]]  # by arm
 OUTPUT = Path("runs/failures")
+START = 300.0  # seconds: a machine that others use starts a server slowly
 
 
 def _zeros(seed: int, plan: Plan) -> Curves:
-    with served("failures.environment") as url:
+    with served("guess_or_take") as url:
         return asyncio.run(zeros.compare(url, seed, plan))
 
 
 def _wrong_ids(seed: int, plan: Plan) -> Curves:
-    with server.serving(["guessnumber"]) as url:
+    with server.serving(["guessnumber"], start_seconds=START) as url:
         return asyncio.run(wrong_ids.compare(url, seed, plan))
 
 
@@ -42,7 +43,7 @@ def _frozen(seed: int, plan: Plan) -> Curves:
     checkpoint = made_model(
         RunConfig(environments={GAME: EnvironmentConfig()}, trainer=TrainerConfig(model=GAME)), Path("runs")
     )
-    with server.serving(["guessnumber"]) as url:
+    with server.serving(["guessnumber"], start_seconds=START) as url:
         return frozen.compare(checkpoint, url, seed, plan)
 
 

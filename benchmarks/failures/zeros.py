@@ -17,10 +17,10 @@ from orl_core import EnvironmentConfig, RunConfig, Task, reduce_reward, to_data
 from orl_rollout import OpenRewardClient
 from orl_testing.proxy import Mishap, MishapKind, Proxy
 
-from benchmarks.failures.environment import SURE
 from benchmarks.failures.learner import Learner, advantages_of, row_of, tasks_of
 from benchmarks.failures.plan import Plan
 from benchmarks.failures.plot import Plot
+from benchmarks.guess_or_take import SURE
 from examples.loop import LIMITS
 
 GAME = "failures/GuessOrTake"
