@@ -26,7 +26,7 @@ def compare(checkpoint: Path, url: str, seed: int, plan: Plan) -> dict[str, list
     for arm in ARMS:
         torch.manual_seed(seed)
         frozen = arm == ARMS[0]
-        most = plan.clean + plan.faulty - 3 if frozen else plan.clean
+        most = plan.clean + plan.faulty + 2 if frozen else plan.clean
         curves[arm], _ = asyncio.run(differences(checkpoint, url, RATE, frozen=frozen, most=most, checked=False))
     return curves
 
