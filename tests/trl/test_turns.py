@@ -64,7 +64,7 @@ def test_gradient_is_that_of_advantages_of_turns(checkpoint: Path, tmp_path: Pat
         made.append(arguments)
         return with_turns(*arguments)
 
-    flags = {"scale_rewards": "none"}
+    flags: dict[str, Any] = {"scale_rewards": "none"}
     _, plain = trained(checkpoint, tmp_path / "plain", {"noise": 0.0}, **flags)
     _, found = trained(checkpoint, tmp_path / "turns", {"noise": 0.0}, make=make, **flags)
     outcomes = made[0][3].outcomes

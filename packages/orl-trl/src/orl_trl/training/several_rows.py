@@ -43,7 +43,7 @@ class SeveralRows(GRPOTrainer):
         outcomes, args = cast("Rollouts", self.rollout_func).outcomes, cast("GRPOConfig", self.args)
         of_turns: list[list[list[float]]] = []
         if self.turn_advantages:
-            of_turns = advantages_of_rows(outcomes, args.num_generations, scale=args.scale_rewards == "group")
+            of_turns = advantages_of_rows(outcomes, args.num_generations or 1, scale=args.scale_rewards == "group")
             empty = batch["advantages"].new_zeros(0, batch["completion_ids"].size(1))
             batch["advantages"] = _below(empty, [(*own, [0.0])[0] for own in of_turns], 0, left=False)
         rows = more_rows(outcomes)
