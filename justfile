@@ -106,6 +106,10 @@ coverage *arguments:
 bench *arguments:
     uv run --extra trl --group dev python -m benchmarks "$@"
 
+# four published failures reproduced and avoided, with plots: just failures zeros --output docs/evidence
+failures *arguments:
+    uv run --extra trl --group dev python -m benchmarks.failures "$@"
+
 # what has to be green before and after every change, and what CI runs
 check: setup _check-side-by-side
 

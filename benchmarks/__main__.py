@@ -19,6 +19,7 @@ BENCHMARKS = {
     "one-gpu": "engine, weight sync and update of a model on one GPU, against bare SGLang; small without a GPU",
     "night": "accidents of real runs, and sick runs that must not continue: what is lost, miscounted, ended, not ended",
     "frozen-weights": "steps until a run ends whose engine never gets the trained weights",
+    "failures": "four published failures of RL trainers, reproduced, and avoided at equal seeds",
     "import-time": "what importing orl and `orl --help` cost",
 }
 

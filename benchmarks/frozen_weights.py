@@ -47,7 +47,7 @@ def run(console: Console, *, quick: bool) -> list[str]:
         for rate in RATES:
             for frozen in (True, False):
                 most = steps if frozen else min(steps, CONTROL_STEPS)
-                values, fault = asyncio.run(_differences(checkpoint, address, rate, frozen=frozen, most=most))
+                values, fault = asyncio.run(differences(checkpoint, address, rate, frozen=frozen, most=most))
                 warned = next((step for step, value in enumerate(values, 1) if value > NOTICEABLE), None)
                 shown = ", ".join(f"{step}: {values[step - 1]:.2g}" for step in SHOWN if step <= len(values))
                 name = "frozen" if frozen else "updated"
@@ -59,8 +59,10 @@ def run(console: Console, *, quick: bool) -> list[str]:
     return complaints
 
 
-async def _differences(checkpoint: Path, url: str, rate: float, *, frozen: bool, most: int) -> tuple[list[float], str]:
-    """Return the difference of each step until there is a fault, and the fault."""
+async def differences(
+    checkpoint: Path, url: str, rate: float, *, frozen: bool, most: int, checked: bool = True
+) -> tuple[list[float], str]:
+    """Return the difference of each step, and the fault; if `checked`, a fault is the end."""
     config = RunConfig(environments={GAME: EnvironmentConfig(base_url=url, nonterminal_reward=-1.0)})
     with tempfile.TemporaryDirectory() as folder:
         await prepare(config, f"{folder}/tasks.jsonl", max_tasks=most * TASKS)
@@ -71,7 +73,7 @@ async def _differences(checkpoint: Path, url: str, rate: float, *, frozen: bool,
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     values, drift = list[float](), LogprobDrift(MOST)
     async with OpenRewardClient(config) as client:
-        while len(values) < most and not drift.fault:
+        while len(values) < most and not (checked and drift.fault):
             at = len(values) * TASKS
             chosen = [tasks[(at + index) % len(tasks)] for index in range(TASKS)]
             plays = (play_group(task, len(values), client, renderer, engine) for task in chosen)

@@ -1,0 +1,18 @@
+"""The size of a comparison."""
+
+from msgspec import Struct
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """Sizes of a step, numbers of steps, and how often held-out tasks are played."""
+
+    tasks: int = 6
+    group: int = 8
+    clean: int = 6
+    faulty: int = 12
+    every: int = 3
+    held_out: int = 48
+    seeds: tuple[int, ...] = (0, 1, 2)
+
+
+QUICK = Plan(tasks=2, group=2, clean=1, faulty=1, every=1, held_out=2, seeds=(0,))
