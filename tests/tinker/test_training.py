@@ -10,9 +10,10 @@ from msgspec import structs
 from orl_core.config import RunConfig
 from orl_core.errors import ConfigError
 from orl_core.trajectory import StopReason
+from orl_launcher.checkpoints import with_model
 from orl_rollout.run_folder.checkpoint import checkpoint_in
 from orl_rollout.run_folder.contract import Run
-from orl_tinker.options import TinkerOptions
+from orl_tinker.options import TinkerOptions, check_options
 from orl_tinker.plan import plan_run
 from orl_tinker.training import train
 
@@ -59,6 +60,11 @@ def test_run_writes_its_files(server: Served, checkpoint: Path, tmp_path: Path):
     noted = checkpoint_in(run.folder / "checkpoint")
     assert noted is not None
     assert (noted.trainer, noted.step, noted.model) == ("tinker", 2, str(checkpoint))
+    other = structs.replace(
+        run.config, trainer=structs.replace(run.config.trainer, model=str(run.folder / "checkpoint"))
+    )
+    with pytest.raises(ConfigError, match="server"):
+        with_model(other)
 
 
 def test_run_continues_from_its_checkpoint(server: Served, checkpoint: Path, tmp_path: Path):
@@ -74,7 +80,7 @@ def test_run_continues_from_its_checkpoint(server: Served, checkpoint: Path, tmp
     assert summary(second)["resumed_step"] == 1
     models = list(server.server.models.values())
     for name, weight in models[0].weights().items():
-        assert (weight - models[2].weights()[name]).abs().max() < 1e-6
+        assert (weight - models[2].weights()[name]).abs().max() < 1e-5  # a lost update or state makes 1e-3
     assert rows(second)[0]["loss"] == pytest.approx(rows(whole)[1]["loss"], abs=1e-6)
 
 
@@ -102,6 +108,16 @@ def test_plan_tells_what_a_run_would_do(server: Served, checkpoint: Path, tmp_pa
     assert server.url in plan.engine
     assert [one for one in plan.problems if "TINKER" in one] == []
     assert server.server.draws == []
+
+
+def test_tracker_that_is_not_there_is_named(checkpoint: Path, tmp_path: Path):
+    run = make_run(tmp_path / "run", checkpoint, tensorboard=True)
+    assert any("TensorBoard" in note for note in plan_run(run).notes)
+
+
+def test_size_of_a_micro_batch_is_refused(checkpoint: Path, tmp_path: Path):
+    with pytest.raises(ConfigError, match="max_tokens_per_gpu"):
+        check_options(make_run(tmp_path / "run", checkpoint, max_tokens_per_gpu=4096).config, ())
 
 
 def test_plan_names_a_missing_key(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -26,6 +26,11 @@ def turns_of(datums: Sequence[Datum]) -> list[list[tuple[int, int, float]]]:
     return rows
 
 
+def returns_to_go(turns: Sequence[Sequence[tuple[int, int, float]]], reward: float) -> list[float]:
+    """Return for each turn of one rollout's rows its `reward` without what was paid before the turn."""
+    return [reward - paid for row in turns for _, _, paid in row]
+
+
 def advantages_per_token(turns: Sequence[tuple[int, float]], length: int) -> list[float]:
     """Return the advantage of each of the `length` ids of a response; `turns` are last index and advantage of each."""
     spread: list[float] = []

@@ -101,6 +101,8 @@ def main(file: Path) -> str:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("one file is needed: python -m orl_tinker.cookbook tinker-config.yaml")
     try:
         print(main(Path(sys.argv[1])), end="")
     except OrlError as fault:

@@ -81,7 +81,11 @@ def check_options(config: RunConfig, extra: Sequence[str]) -> None:
             f"`temperature` is {trainer.temperature}, and the server trains the policy at 1. Remove `temperature`"
         )
     if trainer.advantage_estimator != "grpo":
-        raise ConfigError(f"`advantage_estimator` is {trainer.advantage_estimator}, and tinker has grpo alone")
+        raise ConfigError(
+            f"`advantage_estimator` is {trainer.advantage_estimator}, and tinker has grpo alone. Set it to grpo"
+        )
+    if trainer.max_tokens_per_gpu:
+        raise ConfigError("`max_tokens_per_gpu` is set, and the server sizes its own micro-batches. Remove it")
     if (trainer.n_samples or 0) < 2:
         raise ConfigError("`n_samples` is 1, and a rollout is compared with its group: give 2 or more (--n-samples)")
     if extra or trainer.own_flags:

@@ -93,15 +93,19 @@ def plan_run(run: Run) -> Plan:
         f"{course.steps} steps of {trainer.rollout_batch_size} x {course.group_size} rollouts, one update each",
         f"trains LoRA adapters of rank {own.lora_rank} with {own.loss_fn}, learning rate {trainer.lr:g}",
     )
-    reported = tracking_of(run.config.trainer).requested or run.config.trainer.tensorboard
-    notes = "tinker reports to metrics.jsonl alone, not to Weights & Biases or TensorBoard" if reported else ""
     key = "" if has_key(own) else f"not set in the environment: {KEY}"
     return Plan(
         command="\n".join(filter(None, lines)),
         problems=tuple(filter(None, (key, _missing_key(run.config)))),
-        notes=tuple(filter(None, (notes, *unset_in(run.config)))),
+        notes=(*unreported(run.config), *unset_in(run.config)),
         engine=f"rollouts are sampled at {place}",
     )
+
+
+def unreported(config: RunConfig) -> tuple[str, ...]:
+    """Return a note if the user asks for a tracker, which this trainer does not have."""
+    wanted = tracking_of(config.trainer).requested or config.trainer.tensorboard
+    return ("tinker reports to metrics.jsonl alone, not to Weights & Biases or TensorBoard",) if wanted else ()
 
 
 def _missing_key(config: RunConfig) -> str:

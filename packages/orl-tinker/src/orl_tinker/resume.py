@@ -1,7 +1,4 @@
-"""The checkpoint of a run: its path on the server, and what a run that continues it must share.
-
-The folder also has the tokenizer, so that everything that reads a checkpoint's text finds it.
-"""
+"""The checkpoint of a run: its path on the server, and what a run that continues it must share."""
 
 from __future__ import annotations
 
@@ -17,7 +14,6 @@ from orl_core.errors import ConfigError, OrlError, boundary
 from orl_rollout.edge.files import replace
 from orl_rollout.run_folder.checkpoint import Checkpoint, lasting_name, write_note
 from orl_rollout.run_folder.contract import CHECKPOINT
-from orl_rollout.tokenizer.pretrained import load_pretrained
 
 from orl_tinker.options import DEFAULTS, NAME, own_options
 
@@ -91,8 +87,6 @@ def write_checkpoint(run: Path, saved: Saved) -> None:
     """
     folder, model = run / CHECKPOINT, lasting_name(saved.model)
     with boundary(OrlError, f"writing {folder}"):
-        if not folder.is_dir():
-            folder.mkdir()
-            load_pretrained(model).save_pretrained(str(folder))
+        folder.mkdir(exist_ok=True)
         replace(folder / STATE, msgspec.json.format(msgspec.json.encode(saved), indent=2) + b"\n")
-        write_note(folder, Checkpoint(format="hf", trainer=NAME, model=model, tokenizer=model, step=saved.step))
+        write_note(folder, Checkpoint(format="server", trainer=NAME, model=model, tokenizer=model, step=saved.step))

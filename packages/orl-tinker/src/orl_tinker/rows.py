@@ -9,11 +9,12 @@ depend on it, and a rollout counts once, whether it comes as one row or as sever
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain, islice
+from itertools import islice
 
 from msgspec import Struct
 from orl_core.datum import Datum
 from orl_core.reward import group_advantages, turn_advantages
+from orl_core.turns import advantages_per_token, returns_to_go, turns_of
 from orl_rollout.results.outcome import Outcome
 from tinker import Datum as TinkerDatum
 from tinker import ModelInput, PromptProvenanceSpan, SampledProvenanceSpan
@@ -35,12 +36,12 @@ def rows_of(outcomes: Sequence[Outcome], group_size: int, *, turns: bool) -> lis
     If `turns`, each action has its own advantage, of the reward from there on; else that of its rollout.
     """
     groups = [place // group_size for place in range(len(outcomes))]
-    trains = [any(datum.trainable and any(datum.loss_mask) for datum in outcome.datums) for outcome in outcomes]
-    rewards = [outcome.reward for outcome in outcomes]
+    trains = [outcome.trains for outcome in outcomes]
     if turns:
-        returns = [_returns(outcome) for outcome in outcomes]
+        returns = [returns_to_go(turns_of(outcome.datums), outcome.reward) for outcome in outcomes]
         advantages = turn_advantages(returns, groups, trains, center=True, scale=True)
     else:
+        rewards = [outcome.reward for outcome in outcomes]
         whole = group_advantages(rewards, groups, range(len(outcomes)), trains, center=True, scale=True)
         advantages = [[value] * _actions(outcome) for value, outcome in zip(whole, outcomes, strict=True)]
     rows: list[Row] = []
@@ -52,17 +53,6 @@ def rows_of(outcomes: Sequence[Outcome], group_size: int, *, turns: bool) -> lis
 
 def _actions(outcome: Outcome) -> int:
     return sum(len(datum.ends) for datum in outcome.datums)
-
-
-def _returns(outcome: Outcome) -> list[float]:
-    """Return for each action the reward of the rollout without what was paid before the action."""
-    returns, paid = list[float](), 0.0
-    for datum in outcome.datums:
-        rewards = dict(datum.rewards)
-        for end in datum.ends:
-            returns.append(outcome.reward - paid)
-            paid += rewards.get(end, 0.0)
-    return returns
 
 
 def trained_ids(rows: Sequence[Row]) -> int:
@@ -90,9 +80,8 @@ def tinker_datum(row: Row, ids: int) -> TinkerDatum:
 
 def _per_id(row: Row, ids: int) -> Iterator[float]:
     """Yield the advantage of each id of the response: what follows an action's last id belongs to the next one."""
-    starts = (0, *(end + 1 for end in row.datum.ends))
-    lengths = (end + 1 - start for start, end in zip(starts, row.datum.ends, strict=False))
-    spread = chain.from_iterable([value] * length for value, length in zip(row.advantages, lengths, strict=True))
+    turns = list(zip(row.datum.ends, row.advantages, strict=True))
+    spread = advantages_per_token(turns, len(row.datum.response))
     for trained, advantage in zip(row.datum.loss_mask, spread, strict=True):
         yield advantage / ids if trained else 0.0
 

@@ -38,7 +38,7 @@ from tinker import AdamParams
 
 from orl_tinker.engine import TinkerEngine
 from orl_tinker.options import own_options
-from orl_tinker.plan import Course, course_of
+from orl_tinker.plan import Course, course_of, unreported
 from orl_tinker.policy import Policy, Start, Trained, Update
 from orl_tinker.resume import Saved, write_checkpoint
 from orl_tinker.rows import Row, rows_of, tinker_datum, trained_ids
@@ -63,6 +63,8 @@ OpenPlayer = Callable[[Run, str], AbstractAsyncContextManager[Player]]
 def train(run: Run, open_player: OpenPlayer | None = None) -> None:
     """See `orl_tinker.train`. `open_player` opens the player: that of the run, or a test's."""
     course = course_of(run)
+    for note in unreported(run.config):
+        say(note)
     with interrupt.listening():
         interrupt.run(_train(run, course, open_player or _runtime_of))
 

@@ -106,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
     from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
 
     from orl_launcher.warm_start.scripted import ScriptedPlayer, load_function
-    from orl_launcher.warm_start.training import warm_starter
+    from orl_launcher.warm_start.training import warm_start_trainer, warm_starter
 
     started = time.monotonic()
     if arguments.rows and arguments.min_reward is not None:
@@ -132,10 +132,11 @@ def run(arguments: argparse.Namespace) -> int:
         figures = _train(reachable, renderer, outcomes, arguments, folder)
     figures = structs.replace(figures, seconds_total=round(time.monotonic() - started, 1))
     replace(folder / "summary.json", msgspec.json.format(msgspec.json.encode(figures), indent=2) + b"\n")
+    trainer = config.trainer.backend or warm_start_trainer()
     cli.console().print(
         f"held-out loss {figures.held_out_loss:.3g} over {figures.held_out_episodes} episodes, in training "
         f"{figures.train_loss:.3g}; valid calls {percent(figures.valid_call_rate)}. "
-        f"To train the model: {invocation()} train TRAINER --config {arguments.config} --model {folder}",
+        f"To train the model: {invocation()} train {trainer} --config {arguments.config} --model {folder}",
         soft_wrap=True,
     )
     return 0

@@ -37,6 +37,11 @@ class Outcome(Struct, frozen=True, kw_only=True):
     replayed: bool = False
     unrewarded: bool = False
 
+    @property
+    def trains(self) -> bool:
+        """Return whether any of its ids trains."""
+        return any(datum.trainable and any(datum.loss_mask) for datum in self.datums)
+
 
 def outcome_of(
     trajectory: Trajectory,

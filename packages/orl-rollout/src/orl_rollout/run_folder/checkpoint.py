@@ -17,7 +17,7 @@ from orl_core.errors import ConfigError
 from orl_rollout.edge.files import replace
 from orl_rollout.run_folder.config_file import read_object
 
-Format = Literal["hf", "megatron", "fsdp"]
+Format = Literal["hf", "megatron", "fsdp", "server"]
 NOTE = "orl_checkpoint.json"
 RUNS = "runs/"  # begins the path of a run's folder
 # Next to Megatron's and FSDP's checkpoints: the number of the latest, or `release`.
@@ -27,6 +27,7 @@ WORDS: dict[Format, str] = {
     "hf": "a Hugging Face checkpoint",
     "megatron": "a checkpoint of Megatron",
     "fsdp": "a checkpoint of FSDP",
+    "server": "a checkpoint on its trainer's server",
 }
 SUFFIX: dict[Format, str] = {"hf": "_hf", "megatron": "_torch_dist", "fsdp": "_fsdp"}
 

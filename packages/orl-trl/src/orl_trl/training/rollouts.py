@@ -189,8 +189,8 @@ def columns_of(outcomes: Sequence[Outcome]) -> dict[str, list[Any]]:
     for outcome in outcomes:
         if outcome.datums:
             datum = outcome.datums[0]
-            trains = any(row.trainable and any(row.loss_mask) for row in outcome.datums)
-            row = (datum.prompt, datum.response, datum.logprobs, datum.loss_mask, outcome.reward if trains else None)
+            reward = outcome.reward if outcome.trains else None
+            row = (datum.prompt, datum.response, datum.logprobs, datum.loss_mask, reward)
         else:
             row = ((0,), (0,), (0.0,), (0,), None)
         for column, value in zip(columns.values(), row, strict=True):

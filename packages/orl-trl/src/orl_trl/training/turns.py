@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orl_core.reward import turn_advantages
-from orl_core.turns import advantages_per_token, turns_of
+from orl_core.turns import advantages_per_token, returns_to_go, turns_of
 from orl_rollout.results.outcome import Outcome
 
 
@@ -19,11 +19,8 @@ def advantages_of_rows(outcomes: Sequence[Outcome], group: int, *, scale: bool) 
     before the turn. A rollout that does not train gets 0, and one without a row has none.
     """
     rows = [turns_of(outcome.datums) for outcome in outcomes]
-    returns = [
-        [outcome.reward - paid for turns in own for _, _, paid in turns]
-        for outcome, own in zip(outcomes, rows, strict=True)
-    ]
-    trains = [any(datum.trainable and any(datum.loss_mask) for datum in outcome.datums) for outcome in outcomes]
+    returns = [returns_to_go(own, outcome.reward) for outcome, own in zip(outcomes, rows, strict=True)]
+    trains = [outcome.trains for outcome in outcomes]
     groups = [number // group for number in range(len(outcomes))]
     advantages = turn_advantages(returns, groups, trains, center=True, scale=scale)
     return [
