@@ -113,12 +113,12 @@ def test_rows_are_what_the_template_renders(games, tokenizer, tmp_path):
         assert all(action.startswith("Take ") and action.endswith("}}\n</tool_call>") for action in actions)
 
 
-def test_most_scattered_guesses_are_anywhere_in_the_range():
+def test_scattered_guesses_are_anywhere_in_the_range():
     rng = random.Random(0)
     last = [play("", scattered, rng)[-1] for _ in range(500)]
     won = [game for game in (play("", scattered, rng) for _ in range(500)) if len(game) < 8]
     assert all(message["content"] == "" and message["tool_calls"] for message in last)
-    assert 0.2 < len(won) / 500 < 0.45  # before its last guess
+    assert 0.15 < len(won) / 500 < 0.3  # before its last guess: 1 - (11 / 12) ** 3 = 0.23
 
 
 def test_the_curriculum_goes_from_many_good_games_to_few():

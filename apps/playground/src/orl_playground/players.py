@@ -2,7 +2,7 @@
 
 They must not know tokens or models. `middle` and `end` say their rule before each call, and keep to it for the whole
 game. So a model that has seen both chooses between them by one token, which reinforcement learning can find.
-`scattered` says nothing and changes from guess to guess: a model with skills of its own needs to learn the form alone.
+`scattered` uses no reply: a model with skills of its own needs to learn little more than the form of a call.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 MIDDLE = "Take the middle."
 END = "Take an end."
-HALVED = 0.3
 
 
 def middle(game: Game, _: Task, rng: random.Random) -> int:
@@ -32,9 +31,9 @@ def end(game: Game, _: Task, rng: random.Random) -> int:
     return rng.choice((game.low, game.high))
 
 
-def scattered(game: Game, task: Task, rng: random.Random) -> int:
-    """Any number of the stated range, or the middle of what remains in 30 guesses of a hundred."""
-    return middle(game, task, rng) if rng.random() < HALVED else rng.randint(task.low, task.high)
+def scattered(_: Game, task: Task, rng: random.Random) -> int:
+    """Any number of the stated range, whatever the replies were: wins 29 games of a hundred."""
+    return rng.randint(task.low, task.high)
 
 
 def play(rule: str, choose: Callable[[Game, Task, random.Random], int], rng: random.Random) -> list[Message]:
