@@ -158,6 +158,10 @@ _test-megatron trainer:
 test-servers *arguments:
     uv run --extra trl --group dev pytest -m servers "$@"
 
+# 60 runs of `orl` that get a signal, at every stage: none lost, no process left, no file torn; --only "train: saving"
+test-signals *arguments:
+    uv run --extra trl --group dev python -m tests.launcher.signal_runs "$@"
+
 # the published model of `just train-real`, converted from its package of 93 MB
 test-smollm2 *arguments:
     uv run --extra trl --extra smollm2 --group dev pytest -m smollm2 tests/launcher "$@"

@@ -12,7 +12,6 @@ from orl_launcher.main import main
 
 from tests.kit.markdown import ROOT, quoted, rows_of
 from tests.kit.saved import hugging_face
-from tests.slime.environment import STAND_IN
 from tests.test_blocks import BLOCKS, commands_of
 from tests.test_cookbook_page import FIELDS, options_of
 from tests.two_pythons import planning
@@ -41,8 +40,7 @@ PRINTED = [
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    packages = ["orl-core", "orl-rollout", "orl-cluster", "orl-slime", "orl-gateway"]
-    return str(make_environment(tmp_path_factory.mktemp("second") / "env", STAND_IN, packages))
+    return str(make_environment(tmp_path_factory.mktemp("second") / "env", "slime"))
 
 
 @pytest.fixture

@@ -24,16 +24,16 @@ SIGNAL = signal.SIGTERM  # what a trainer below sends to itself
 
 
 class Adapter:
-    """An adapter, as an entry point of `orl.trainers` names it."""
+    """An adapter with one of the functions below; `without_gpus` has a plan that cannot start here."""
 
     default_model = ""
     defaults: ClassVar[dict[str, Any]] = {}
     sections: ClassVar[dict[str, type[Struct]]] = {}
     conversion_options = packages = ()
 
-    def __init__(self, train: Callable[[Run], None], problems: tuple[str, ...] = ()) -> None:
+    def __init__(self, train: Callable[[Run], None]) -> None:
         self.train = train
-        self._problems = problems
+        self._problems = ("this machine has 0 GPUs",) if train is without_gpus else ()
 
     def resolve(self, config: RunConfig, extra: Sequence[str]) -> RunConfig:
         return config
@@ -51,7 +51,7 @@ def _write_metrics(run: Run, steps: int) -> None:
             lines.write(json.dumps({**point, "Org/Env/reward": 0.1 * step, "Org/Env/rollouts": 4}) + "\n")
 
 
-def _train_well(run: Run) -> None:
+def train_well(run: Run) -> None:
     """Three steps, before and after."""
     _write_metrics(run, 3)
     (run.folder / "extra").write_text("|".join(run.extra), encoding="utf-8")
@@ -59,7 +59,7 @@ def _train_well(run: Run) -> None:
     (run.folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
 
 
-def _leave_rollouts(run: Run) -> None:
+def train_and_leave_rollouts(run: Run) -> None:
     """Journal two rollouts and send none, as workers that are killed."""
     _write_metrics(run, 2)
     for key in ("r1", "r2"):
@@ -68,14 +68,14 @@ def _leave_rollouts(run: Run) -> None:
         write(run.folder, structs.replace(trajectory, job=structs.replace(trajectory.job, task=task)))
 
 
-def _leave_rollouts_interrupted(run: Run) -> None:
+def train_and_leave_rollouts_interrupted(run: Run) -> None:
     """Leave rollouts behind, and end with a signal."""
-    _leave_rollouts(run)
+    train_and_leave_rollouts(run)
     _signal_in_a_callback()
     interrupt.check()
 
 
-def _train_in_error(run: Run, sound: int = 0) -> None:
+def train_in_error(run: Run, sound: int = 0) -> None:
     """Two steps of four rollouts, of which `sound` did not end in ERROR; the environment is gone."""
     for step in (1, 2):
         metrics = {"Org/Env/rollouts": 4.0, "Org/Env/judged": float(sound)}
@@ -83,18 +83,18 @@ def _train_in_error(run: Run, sound: int = 0) -> None:
     write(run.folder, structs.replace(trajectory_of(), stop_reason=StopReason.ERROR, error="nobody answers"))
 
 
-def _train_half_in_error(run: Run) -> None:
-    _train_in_error(run, sound=2)
+def train_half_in_error(run: Run) -> None:
+    train_in_error(run, sound=2)
 
 
-def _train_unplayed(run: Run) -> None:
+def train_unplayed(run: Run) -> None:
     """Two steps of rollouts that ended before their first turn."""
     for step in (1, 2):
         metrics = {"Org/Env/rollouts": 4.0, "Org/Env/judged": 4.0, "Org/Env/turns": 0.0}
         append(run.folder / "metrics.jsonl", "train", step, metrics, seconds=0.1)
 
 
-def _train_without_signal(run: Run, success: float = 0.0) -> None:
+def train_without_signal(run: Run, success: float = 0.0) -> None:
     """Three steps in which all rollouts of each group had one reward."""
     named = {"rollouts": 4.0, "judged": 4.0, "turns": 1.0, "groups": 2.0, "equal_groups": 1.0, "success": success}
     for step in (1, 2, 3):
@@ -102,11 +102,11 @@ def _train_without_signal(run: Run, success: float = 0.0) -> None:
         append(run.folder / "metrics.jsonl", "train", step, metrics, seconds=0.1)
 
 
-def _train_on_solved_tasks(run: Run) -> None:
-    _train_without_signal(run, success=1.0)
+def train_on_solved_tasks(run: Run) -> None:
+    train_without_signal(run, success=1.0)
 
 
-def _train_until_interrupted(run: Run) -> None:
+def train_until_interrupted(run: Run) -> None:
     """As if Ctrl-C came."""
     _write_metrics(run, 2)
     raise KeyboardInterrupt
@@ -129,20 +129,20 @@ def _signal_in_a_callback() -> None:
     assert reference() is None
 
 
-def _train_until_signalled(run: Run) -> None:
+def train_until_signalled(run: Run) -> None:
     """As a trainer that looks for a signal after its second step."""
     _write_metrics(run, 2)
     _signal_in_a_callback()
     interrupt.check()
 
 
-def _train_through_a_signal(run: Run) -> None:
+def train_through_a_signal(run: Run) -> None:
     """As if the signal came during the last save."""
     _signal_in_a_callback()
-    _train_well(run)
+    train_well(run)
 
 
-def _train_until_aborted(run: Run) -> None:
+def train_until_aborted(run: Run) -> None:
     """As if the breaker ended the run."""
     _write_metrics(run, 2)
     raise RunAborted("the engine is gone")
@@ -153,48 +153,32 @@ def _fill_the_report(run: Run) -> None:
     (run.folder / "curve.png").symlink_to("/dev/full")
 
 
-def _train_before_a_full_disk(run: Run) -> None:
+def train_before_a_full_disk(run: Run) -> None:
     _fill_the_report(run)
-    _train_well(run)
+    train_well(run)
 
 
-def _train_until_aborted_before_a_full_disk(run: Run) -> None:
+def train_until_aborted_before_a_full_disk(run: Run) -> None:
     _fill_the_report(run)
-    _train_until_aborted(run)
+    train_until_aborted(run)
 
 
-def _train_until_full(run: Run) -> None:
+def train_until_full(run: Run) -> None:
     """As if a file of the run found no room."""
     _write_metrics(run, 2)
     Path("/dev/full").write_text("x", encoding="utf-8")
 
 
-def _train_until_broken(run: Run) -> None:
+def train_until_broken(run: Run) -> None:
     """As if the trainer ran out of memory."""
     _write_metrics(run, 2)
     raise MemoryError("the GPU is full")
 
 
-def _refuse(_: Run) -> None:
+def refuse(_: Run) -> None:
     """As a trainer that finds a setting that it cannot obey."""
     raise ConfigError("no such model")
 
 
-refuse = Adapter(_refuse)
-train_well = Adapter(_train_well)
-without_gpus = Adapter(_refuse, problems=("this machine has 0 GPUs",))
-train_and_leave_rollouts = Adapter(_leave_rollouts)
-train_and_leave_rollouts_interrupted = Adapter(_leave_rollouts_interrupted)
-train_in_error = Adapter(_train_in_error)
-train_half_in_error = Adapter(_train_half_in_error)
-train_unplayed = Adapter(_train_unplayed)
-train_without_signal = Adapter(_train_without_signal)
-train_on_solved_tasks = Adapter(_train_on_solved_tasks)
-train_until_interrupted = Adapter(_train_until_interrupted)
-train_until_signalled = Adapter(_train_until_signalled)
-train_through_a_signal = Adapter(_train_through_a_signal)
-train_until_aborted = Adapter(_train_until_aborted)
-train_before_a_full_disk = Adapter(_train_before_a_full_disk)
-train_until_aborted_before_a_full_disk = Adapter(_train_until_aborted_before_a_full_disk)
-train_until_full = Adapter(_train_until_full)
-train_until_broken = Adapter(_train_until_broken)
+def without_gpus(run: Run) -> None:
+    refuse(run)

@@ -1,6 +1,6 @@
 """Send signals to `orl` at seeded moments of each stage and judge what is left.
 
-    python -m tests.launcher.signal_runs --runs 50 --seed 0
+    just test-signals --seed 1
 
 Each run is a fork of this process, which has torch and TRL loaded already: what takes a minute takes seconds, and the
 signals meet the same code. Each run is bounded in time, and so is their number. A line tells each run, the last one
@@ -27,8 +27,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.launcher.synthetic import make_run
-from tests.slime.environment import make_environment
 from tests.slime.test_launch import checkpoint as shape
+from tests.two_pythons.environment import make_environment
 
 MARK = "ORL_SIGNAL_RUN"  # a variable that every process of a run inherits
 SECONDS = 120.0  # for a run to come to its stage, and again to end after the signal
@@ -261,7 +261,7 @@ def main(argv: Sequence[str]) -> int:
     from tests.trl.checkpoints import write_checkpoint
 
     parser = argparse.ArgumentParser(prog="python -m tests.launcher.signal_runs")
-    parser.add_argument("--runs", type=int, default=50)
+    parser.add_argument("--runs", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="stages whose name begins like this")
     parser.add_argument("--seconds", type=float, default=3600, help="begin no run after this")
@@ -278,7 +278,7 @@ def main(argv: Sequence[str]) -> int:
         root = Path(stack.enter_context(TemporaryDirectory()))
         write_checkpoint(root / "model")
         url = stack.enter_context(serving(["guessnumber"]))
-        make_environment(root / "env")
+        make_environment(root / "env", "slime")
         silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))  # a platform, or a Ray, that says nothing
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         os.environ |= {"RAY_ADDRESS": address, "OPENREWARD_API_URL": f"http://{address}", "STAND_IN_GPUS": "1"}

@@ -44,12 +44,6 @@ def converter(monkeypatch: pytest.MonkeyPatch) -> Converter:
     return made
 
 
-@pytest.fixture(autouse=True)
-def working(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def run_folder(backend: str = "slime", **trainer: Any) -> Path:
     """A run's folder, whose trainer began with the model `origin`."""
     folder = Path("runs") / "one"

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -30,9 +29,8 @@ from tests.kit.routing import router
 from tests.kit.serving import engine
 from tests.kit.tokenizers import build, template
 from tests.launcher.platform_api import Platform, platform_api
-from tests.miles import environment as miles
-from tests.slime import environment as slime
 from tests.trl.checkpoints import write_checkpoint
+from tests.two_pythons.environment import make_environment
 
 Capture = pytest.CaptureFixture[str]
 Doctor = Callable[..., list[str]]
@@ -48,14 +46,6 @@ def gallery() -> Generator[Served]:
         yield served
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The folder of a checkpoint, named as the engine's stand-in names its model."""
-    folder = tmp_path_factory.mktemp("models") / "stand-in"
-    write_checkpoint(folder)
-    return str(folder)
-
-
 @pytest.fixture
 def platform(monkeypatch: pytest.MonkeyPatch, gallery: Served) -> Generator[Platform]:
     """The gallery as the platform's sessions, next to the API that lists required secrets."""
@@ -66,12 +56,8 @@ def platform(monkeypatch: pytest.MonkeyPatch, gallery: Served) -> Generator[Plat
 
 
 @pytest.fixture(autouse=True)
-def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """None of this machine's keys, an empty cache and an empty working folder."""
-    for name in ("OPENREWARD_API_KEY", "OPENREWARD_URL", "ORL_TRAINER_PYTHON", "TOKEN"):
-        monkeypatch.delenv(name, raising=False)
+def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ORL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
@@ -382,11 +368,11 @@ def test_trainer_that_loads_slowly_has_not_failed(doctor: Doctor, monkeypatch: p
     assert any(line.startswith("trl: loading the trainer") for line in found(lines, "still loading"))
 
 
-@pytest.mark.parametrize(("backend", "environment"), [("slime", slime), ("miles", miles)])
+@pytest.mark.parametrize("backend", ["slime", "miles"])
 def test_trainer_that_cannot_start_here_is_a_warning(  # shows A42
-    doctor: Doctor, tmp_path: Path, backend: str, environment: ModuleType
+    doctor: Doctor, tmp_path: Path, backend: str
 ) -> None:
-    python = environment.make_environment(tmp_path / "env")
+    python = make_environment(tmp_path / "env", backend)
     own = {"backend": backend, "cluster": {"num_gpus": 2, "model_args": "qwen3-0.6B", "megatron_ckpt": "./ckpt"}}
     lines = doctor("--python", str(python), trainer=own)
     (fits,) = (line for line in found(lines, "ok") if line.startswith(f"{backend}: flags and sizes fit"))

@@ -33,7 +33,6 @@ def test_session_is_recorded_and_shown(capsys: Capture, tmp_path: Path, monkeypa
     tokenizer = build(template("qwen3"))
     tokenizer.save_pretrained(tmp_path / "model")
     answer = tokenizer.encode(f"Well. {KEY}<|im_end|>", add_special_tokens=False)
-    monkeypatch.chdir(tmp_path)
     port, out = free_port(), Path("runs/out")
     heard: list[dict[str, Any]] = []
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from openreward.environments import Environment
 from orl_core.config import Secret, load_config
 from orl_core.config.editor import editor_schema
 from orl_core.errors import ConfigError
@@ -36,7 +37,6 @@ from tests.kit.mystery import Mystery
 from tests.kit.serving import free_port
 from tests.launcher.kinds import Exam, Files
 from tests.launcher.platform_api import platform_api
-from tests.trl.checkpoints import write_checkpoint
 
 Capture = pytest.CaptureFixture[str]
 KEY = "hush-hush-4711"
@@ -44,24 +44,10 @@ TRAINER = {"backend": "trl", "model": "a/b", "num_rollout": 9, "rollout_batch_si
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("models") / "tiny"
-    write_checkpoint(folder)
-    return str(folder)
-
-
-@pytest.fixture(scope="module")
 def two() -> Generator[Served]:
     """A server of two environments, one of which takes a plain answer."""
     with serve(Echo, Terminal) as served:
         yield served
-
-
-@pytest.fixture(autouse=True)
-def _own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("OPENREWARD_API_KEY", "JUDGE_KEY", "OPENAI_API_KEY"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
 
 
 def test_server_that_is_not_there_is_told_with_advice(capsys: Capture) -> None:
@@ -260,11 +246,19 @@ def test_schema_in_a_checkout_is_that_of_configs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_game_of_the_playground_trains_two_steps(model: str, capsys: Capture) -> None:
-    with serve(Mystery) as served:
-        assert main(["init", served.url, "--model", model, "--output", "my.yaml"]) == 0
+@pytest.mark.parametrize(
+    ("served", "splits"), [(Mystery, (("train",), ("test",))), (Exam, (("easy",), ("validation",)))]
+)
+def test_file_for_a_server_trains_two_steps(
+    model: str, capsys: Capture, served: type[Environment], splits: tuple[tuple[str, ...], ...]
+) -> None:
+    with serve(served) as server:
+        assert main(["init", server.url, "--model", model, "--output", "my.yaml"]) == 0
         assert "To train: orl train trl --config my.yaml" in capsys.readouterr().out.replace("uv run ", "")
-        trains_two_steps("local/mystery", capsys)
+        name = f"local/{served.__name__.lower()}"
+        environment = load_config(Path("my.yaml")).environment(name)
+        assert (environment.splits, environment.eval_splits) == splits
+        trains_two_steps(name, capsys)
 
 
 @pytest.mark.slow
@@ -278,15 +272,6 @@ def test_files_with_a_secret_train_two_steps(model: str, capsys: Capture, monkey
         assert main(["init", "Org/Files", "--model", model, "--output", "my.yaml"]) == 0
         trains_two_steps("Org/Files", capsys, "--set", "rollout.upload=false")
     assert all(KEY.encode() not in path.read_bytes() for path in Path().rglob("*") if path.is_file())
-
-
-@pytest.mark.slow
-def test_questions_of_several_splits_train_two_steps(model: str, capsys: Capture) -> None:
-    with serve(Exam) as served:
-        assert main(["init", served.url, "--model", model, "--output", "my.yaml"]) == 0
-        environment = load_config(Path("my.yaml")).environment("local/exam")
-        assert (environment.splits, environment.eval_splits) == (("easy",), ("validation",))
-        trains_two_steps("local/exam", capsys)
 
 
 def trains_two_steps(name: str, capsys: Capture, *more: str) -> None:

@@ -23,15 +23,10 @@ KEY = "key-that-nobody-may-see"
 
 
 @pytest.fixture
-def platform(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Generator[Collector]:
-    """The upload service; the environment of this process is that of a user with a key."""
-    monkeypatch.chdir(tmp_path)
-    collector = Collector()
-    with collector.serving():
-        monkeypatch.setenv("OPENREWARD_API_URL", collector.url)
-        monkeypatch.setenv("OPENREWARD_API_KEY", KEY)
-        monkeypatch.setenv("OPENREWARD_BUILD_SHA", "4f2a9c1e")
-        yield collector
+def platform(monkeypatch: pytest.MonkeyPatch, collector: Collector) -> Collector:
+    monkeypatch.setenv("OPENREWARD_API_KEY", KEY)
+    monkeypatch.setenv("OPENREWARD_BUILD_SHA", "4f2a9c1e")
+    return collector
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -125,7 +124,6 @@ def test_default_configuration_needs_no_checkout(
 ) -> None:
     fake_adapter("train_well")
     monkeypatch.setenv("ORL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
     assert main(["train", "trl", "--dry-run"]) == 0
     assert "would train playground/GuessNumber" in capsys.readouterr().out
     assert load_config(Path(DEFAULT_CONFIG)) == load_config(Path(DEFAULT_CONFIG))
@@ -179,14 +177,12 @@ def test_slime_without_a_config_says_which(capsys: Capture) -> None:  # shows B2
 
 
 @pytest.fixture
-def fake_adapter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
-    """Make a function of tests.launcher.adapters the adapter, and an empty folder the working one."""
-    monkeypatch.chdir(tmp_path)
+def fake_adapter(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Make a function of tests.launcher.adapters the adapter."""
 
     def choose(name: str) -> None:
-        entry = EntryPoint(name="trl", value=f"tests.launcher.adapters:{name}", group=trainers.GROUP)
         for module in (trainers, train):
-            monkeypatch.setattr(module, "find_trainer", lambda _backend: entry.load())
+            monkeypatch.setattr(module, "find_trainer", lambda _: adapters.Adapter(getattr(adapters, name)))
 
     return choose
 
@@ -270,18 +266,14 @@ def test_variable_or_wandb_run_names_the_run_at_openreward(training: Training, m
 def test_rollouts_left_by_a_trainer_are_sent(  # shows A5
     capsys: Capture,
     training: Training,
-    monkeypatch: pytest.MonkeyPatch,
+    collector: Collector,
 ) -> None:
-    collector = Collector()
-    with collector.serving():
-        monkeypatch.setenv("OPENREWARD_API_KEY", "or-key-0123456789")
-        monkeypatch.setenv("OPENREWARD_API_URL", collector.url)
-        assert main(training("train_and_leave_rollouts", "one")) == 0
-        assert "2 rollouts sent" in capsys.readouterr().out
-        assert collector.started() == ["r1", "r2"]
-        assert main(training("train_and_leave_rollouts_interrupted", "two")) == 143
-        assert f"upload {Path('runs/two')}" in capsys.readouterr().out
-        assert len(collector.started()) == 2
+    assert main(training("train_and_leave_rollouts", "one")) == 0
+    assert "2 rollouts sent" in capsys.readouterr().out
+    assert collector.started() == ["r1", "r2"]
+    assert main(training("train_and_leave_rollouts_interrupted", "two")) == 143
+    assert f"upload {Path('runs/two')}" in capsys.readouterr().out
+    assert len(collector.started()) == 2
 
 
 @pytest.mark.parametrize(

@@ -38,11 +38,6 @@ from tests.launcher.outputs import printed
 Capture = pytest.CaptureFixture[str]
 
 
-@pytest.fixture(autouse=True)
-def _own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def guessing(tokenizer: PreTrainedTokenizerFast) -> Any:
     """A policy that always guesses 30."""
     call = '<tool_call>\n{"name": "guess", "arguments": {"number": 30}}\n</tool_call><|im_end|>'
@@ -54,10 +49,7 @@ def guessing(tokenizer: PreTrainedTokenizerFast) -> Any:
     return policy
 
 
-def test_tasks_are_played_against_an_engine_and_measured(
-    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, served: list[str]
-) -> None:
-    monkeypatch.delenv("OPENREWARD_API_KEY", raising=False)
+def test_tasks_are_played_against_an_engine_and_measured(capsys: Capture, tmp_path: Path, served: list[str]) -> None:
     tokenizer = build(template("qwen3_instruct_2507"))
     run = tmp_path / "run"  # its name stands for its checkpoint
     tokenizer.save_pretrained(hugging_face(run / "checkpoint"))
@@ -294,10 +286,8 @@ def test_where_made_models_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_plain_and_chat_rows_are_played_and_scored_alone(  # shows F1
-    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: PreTrainedTokenizerFast
+    capsys: Capture, model: PreTrainedTokenizerFast
 ) -> None:
-    monkeypatch.delenv("OPENREWARD_API_KEY", raising=False)
-    monkeypatch.chdir(tmp_path)
     answer = model.encode("42<|im_end|>", add_special_tokens=False)
     chat = [{"role": "system", "content": "Be short."}, {"role": "user", "content": [{"type": "text", "text": "?"}]}]
     rows = [{"prompt": "6 x 7?", "label": "42"}, {"prompt": chat, "label": "41", "metadata": {"source": "me"}}]

@@ -129,7 +129,6 @@ def test_an_episode_that_is_not_there(capsys: Capture, run: Path, episode: str) 
 
 
 def test_latest_run_is_shown_without_a_path(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
     assert main(["show"]) == 2
     assert "runs" in capsys.readouterr().err
     for name, written in (("a", 100.0), ("b", 300.0), ("c", 200.0)):

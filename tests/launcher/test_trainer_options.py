@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -89,40 +91,37 @@ def test_conversion_has_the_options_of_its_tools() -> None:
         convert.parser().parse(["slime", "folder", "--tp", "2"])
 
 
-@pytest.mark.parametrize("command", [train, rollout, doctor])
-def test_model_overrides_the_file(command: ModuleType) -> None:
-    arguments = command.parser().parse(["--config", LOCAL, "--model", "7"])
-    assert options.config_of(arguments).trainer.model == "7"
-
-
 def config_of(*argv: str) -> TrainerConfig:
     return options.config_of(train.parser().parse(["--config", LOCAL, *argv])).trainer
 
 
-def test_values_arrive_with_their_types() -> None:
-    made = config_of("--lr", "3e-4", "--n-samples", "8", "--model", "7", "--wandb-mode", "offline", "--lora-rank", "2")
-    assert (made.lr, made.n_samples, made.model, made.wandb_mode) == (3e-4, 8, "7", "offline")
-    assert own_options(made).lora_rank == 2
-
-
-def test_a_switch_takes_no_value() -> None:
-    assert cluster_of(config_of("slime", "--async")).asynchronous is True
-    assert cluster_of(config_of("slime")).asynchronous is False
-
-
-def test_what_is_not_given_stays_as_the_file_says() -> None:
-    assert config_of() == load_config(LOCAL).trainer
+@pytest.mark.parametrize(
+    ("words", "value_of", "value"),
+    [
+        (["--lr", "3e-4"], lambda made: made.lr, 3e-4),
+        (["--n-samples", "8"], lambda made: made.n_samples, 8),
+        (["--model", "7"], lambda made: made.model, "7"),
+        (["--wandb-mode", "offline"], lambda made: made.wandb_mode, "offline"),
+        (["--lora-rank", "2"], lambda made: own_options(made).lora_rank, 2),
+        (["slime", "--async"], lambda made: cluster_of(made).asynchronous, True),
+        (["slime"], lambda made: cluster_of(made).asynchronous, False),
+        (["--lr", "1e-3", "--set", "trainer.lr=2e-3"], lambda made: made.lr, 2e-3),  # it has the last word
+        (["--set", "trainer.trl.lora_rank=2"], lambda made: own_options(made).lora_rank, 2),
+        (["--lr", "null"], lambda made: made.lr, None),
+        (["--set", "trainer.backend=null"], lambda made: made.backend, "trl"),  # that of the default file
+        *(([name], lambda made: made.backend, name) for name in TRAINERS),
+        ([], lambda made: made, load_config(LOCAL).trainer),
+    ],
+)
+# shows G1
+def test_value_of_the_command_line(words: list[str], value_of: Callable[[TrainerConfig], Any], value: Any) -> None:
+    assert value_of(config_of(*words)) == value
 
 
 @pytest.mark.slow
 @given(st.text(st.characters(exclude_categories=("Cs",))))
 def test_any_text_stays_that_text(text: str) -> None:
     assert config_of(f"--wandb-run={text}").wandb_run == text
-
-
-def test_set_has_the_last_word() -> None:
-    arguments = train.parser().parse(["--config", LOCAL, "--lr", "1e-3", "--set", "trainer.lr=2e-3"])
-    assert options.config_of(arguments).trainer.lr == 2e-3
 
 
 def test_what_stands_after_two_dashes_is_the_trainers() -> None:
@@ -132,15 +131,10 @@ def test_what_stands_after_two_dashes_is_the_trainers() -> None:
 
 
 @pytest.mark.parametrize("command", [train, rollout, doctor])
-def test_budgets_of_the_command_line_beat_the_file(command: ModuleType) -> None:  # shows C3
-    budgets = ["--max-response-len", "16384", "--max-context-len", "65536"]
-    made = options.config_of(command.parser().parse(["--config", LOCAL, *budgets])).rollout
-    assert (made.turn_tokens, made.context_tokens) == (16384, 65536)
-
-
-def test_null_takes_a_number_of_the_file_out() -> None:
-    assert own_options(config_of("--set", "trainer.trl.lora_rank=2")).lora_rank == 2
-    assert config_of("--lr", "null").lr is None
+def test_model_and_budgets_beat_the_file(command: ModuleType) -> None:  # shows C3
+    words = ["--model", "7", "--max-response-len", "16384", "--max-context-len", "65536"]
+    made = options.config_of(command.parser().parse(["--config", LOCAL, *words]))
+    assert (made.trainer.model, made.rollout.turn_tokens, made.rollout.context_tokens) == ("7", 16384, 65536)
 
 
 @pytest.mark.parametrize("text", ["fast", "nan", "1e999", "0", "-1", "", "1:30"])
@@ -161,16 +155,6 @@ def test_sections_that_nobody_reads_are_named() -> None:
     assert "trainer.cluser" in first
     assert "cluster" in first
     assert "trainer.flags.verl" in second
-
-
-@pytest.mark.parametrize("backend", TRAINERS)
-def test_given_trainer_beats_the_files(backend: str) -> None:  # shows G1
-    assert config_of(backend).backend == backend
-    assert config_of().backend == "trl"
-
-
-def test_file_without_trainer_gets_that_of_the_default_file() -> None:
-    assert config_of("--set", "trainer.backend=null").backend == "trl"
 
 
 def test_a_choice_is_checked_at_once() -> None:

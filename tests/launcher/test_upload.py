@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -19,40 +18,31 @@ from tests.launcher.synthetic import make_run
 Capture = pytest.CaptureFixture[str]
 
 
-@pytest.fixture
-def platform(monkeypatch: pytest.MonkeyPatch) -> Generator[Collector]:
-    collector = Collector()
-    with collector.serving():
-        monkeypatch.setenv("OPENREWARD_API_KEY", "or-key-0123456789")
-        monkeypatch.setenv("OPENREWARD_API_URL", collector.url)
-        yield collector
-
-
-def test_what_a_run_left_over_is_sent_once(capsys: Capture, tmp_path: Path, platform: Collector) -> None:
+def test_what_a_run_left_over_is_sent_once(capsys: Capture, tmp_path: Path, collector: Collector) -> None:
     run = str(make_run(tmp_path / "demo"))
     argv = ["upload", run, "--set", "rollout.upload=true"]
     assert main(argv) == 0
     assert capsys.readouterr().out == "6 rollouts sent\n"
-    assert len(set(platform.finished())) == 6
+    assert len(set(collector.finished())) == 6
     assert main(argv) == 0
     assert capsys.readouterr().out == "0 rollouts sent\n"
-    assert len(platform.finished()) == 6
+    assert len(collector.finished()) == 6
 
 
-def test_refusals_and_an_end_before_all_was_sent(capsys: Capture, tmp_path: Path, platform: Collector) -> None:
+def test_refusals_and_an_end_before_all_was_sent(capsys: Capture, tmp_path: Path, collector: Collector) -> None:
     run = str(make_run(tmp_path / "demo"))
-    platform.answers = [200, 200, 400, *([(503, {"Retry-After": "5"})] * 20)]
+    collector.answers = [200, 200, 400, *([(503, {"Retry-After": "5"})] * 20)]
     assert main(["upload", run, "--seconds", "1", "--set", "rollout.upload=true"]) == 1
     assert capsys.readouterr().out == "1 rollouts sent, 1 refused by the platform; not all of them\n"
 
 
-def test_a_signal_ends_the_wait_for_the_platform(capsys: Capture, tmp_path: Path, platform: Collector) -> None:
+def test_a_signal_ends_the_wait_for_the_platform(capsys: Capture, tmp_path: Path, collector: Collector) -> None:
     """Sent entries are told and noted, and the next command sends the rest."""
     run = make_run(tmp_path / "demo")
-    platform.answers = [200, 200, (503, {"Retry-After": "500"})]
+    collector.answers = [200, 200, (503, {"Retry-After": "500"})]
 
     def signal_when_it_waits() -> None:
-        while platform.asked < 3:
+        while collector.asked < 3:
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -62,15 +52,15 @@ def test_a_signal_ends_the_wait_for_the_platform(capsys: Capture, tmp_path: Path
 
 
 def test_what_the_command_served_itself_is_not_the_platforms(
-    capsys: Capture, tmp_path: Path, platform: Collector
+    capsys: Capture, tmp_path: Path, collector: Collector
 ) -> None:
     assert main(["upload", str(make_run(tmp_path / "demo"))]) == 1
     assert "rollout.upload=true" in capsys.readouterr().err
-    assert platform.asked == 0
+    assert collector.asked == 0
 
 
 def test_two_at_once_send_once(
-    capsys: Capture, caplog: pytest.LogCaptureFixture, tmp_path: Path, platform: Collector
+    capsys: Capture, caplog: pytest.LogCaptureFixture, tmp_path: Path, collector: Collector
 ) -> None:
     run = make_run(tmp_path / "demo")
     with (run / "uploads.lock").open("ab") as held:
@@ -78,11 +68,10 @@ def test_two_at_once_send_once(
         assert main(["upload", str(run), "--set", "rollout.upload=true"]) == 1
     assert "another process" in caplog.text
     assert capsys.readouterr().out == "0 rollouts sent; not all of them\n"
-    assert platform.asked == 0
+    assert collector.asked == 0
 
 
-def test_what_cannot_be_sent_says_why(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OPENREWARD_API_KEY", raising=False)
+def test_what_cannot_be_sent_says_why(capsys: Capture, tmp_path: Path) -> None:
     run = make_run(tmp_path / "demo")
     for argv, why in (
         ([str(run)], "Set OPENREWARD_API_KEY"),

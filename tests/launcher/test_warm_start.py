@@ -21,7 +21,7 @@ from orl_rollout.run_folder.checkpoint import checkpoint_in
 
 from tests.kit.configs import LOCAL
 from tests.kit.tokenizers import build, renderer_of, template, tokenizer
-from tests.trl.checkpoints import weights_of, write_checkpoint
+from tests.trl.checkpoints import weights_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 Capture = pytest.CaptureFixture[str]
@@ -58,21 +58,15 @@ def answers_badly(messages: Sequence[Message]) -> Any:
     return 7
 
 
-@pytest.fixture(autouse=True)
-def _own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.fixture
-def words(guess_number: str, tmp_path: Path) -> list[str]:
-    write_checkpoint(tmp_path / "model")
+def words(guess_number: str, model: str) -> list[str]:
     served = ["--set", f"environments.playground/GuessNumber.base_url={guess_number}", "--name", "warm"]
     wide = ["--set", "rollout.turn_tokens=128", "--set", "rollout.context_tokens=4096"]
     size = ["--steps", "2", "--batch-size", "4", "--lr", "1e-3"]
-    return ["warm-start", "--config", LOCAL, "--model", str(tmp_path / "model"), *served, *wide, *size]
+    return ["warm-start", "--config", LOCAL, "--model", model, *served, *wide, *size]
 
 
-def test_a_player_teaches_the_model(words: list[str], capsys: Capture) -> None:
+def test_a_player_teaches_the_model(words: list[str], model: str, capsys: Capture) -> None:
     assert main([*words, "--player", f"{PLAYERS}:halves", "--min-reward", "1"]) == 0
     run = Path("runs/warm")
     assert "valid calls" in capsys.readouterr().out
@@ -86,7 +80,7 @@ def test_a_player_teaches_the_model(words: list[str], capsys: Capture) -> None:
     found = checkpoint_in(run / "checkpoint")
     assert found is not None
     assert found.format == "hf"
-    before, after = weights_of(Path("model")), weights_of(run / "checkpoint")
+    before, after = weights_of(Path(model)), weights_of(run / "checkpoint")
     assert any(not before[name].equal(after[name]) for name in before)
     again = [*words, "--name", "second", "--model", "runs/warm"]
     assert main([*again, "--journal", "runs/warm", "--min-reward", "1"]) == 0

@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.miles.environment import make_environment
-from tests.two_pythons.environment import ROOT
+from tests.two_pythons.environment import make_environment
 from tests.two_pythons.fixtures import Orl
 from tests.two_pythons.planning import APART, words_of
 
 pytestmark = pytest.mark.slow  # each starts two processes; tests/slime/test_launch.py covers what both share
 
-GOLDEN = ROOT / "tests" / "golden" / "miles"
 QUICK_START = [
     *("--model", "/path/to/Qwen3-0.6B-Instruct/", "--num-gpus", "4", "--tp", "1"),
     *("--rollout-batch-size", "4", "--n-samples", "2", "--num-rollout", "10"),
@@ -45,7 +43,7 @@ COOKBOOK = {
 @pytest.fixture(scope="module")
 def flashless(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A Python without a build of flash attention."""
-    return str(make_environment(tmp_path_factory.mktemp("flashless") / "env", flash=False))
+    return str(make_environment(tmp_path_factory.mktemp("flashless") / "env", "miles", flash=False))
 
 
 @pytest.mark.parametrize("name", COOKBOOK)

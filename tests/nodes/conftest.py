@@ -16,10 +16,8 @@ import pytest
 from msgspec import Struct
 from orl_cluster.launch.machine.ray_cluster import OWN_FOLDER, environment_for
 
-from tests.miles import environment as miles
 from tests.nodes.machines import SECONDS, Machine, two_machines
-from tests.slime.environment import make_environment
-from tests.two_pythons.environment import ROOT, add_distribution, site_of
+from tests.two_pythons.environment import make_environment
 from tests.two_pythons.planning import MACHINE
 
 SHARED, LACKING = "ORL_TEST_SHARED", "ORL_TEST_LACKING"  # secrets: of both nodes, of the first one alone
@@ -87,10 +85,7 @@ def cluster() -> Iterator[Cluster]:
         base = Path(made)
         private, shared = base / "private", base / "shared"
         private.mkdir()
-        python = str(make_environment(base / "env", real_ray=True))
-        paths = [miles.STAND_IN, ROOT / "packages/orl-miles/src"]
-        (site_of(base / "env") / "miles.pth").write_text("".join(f"{path}\n" for path in paths), encoding="utf-8")
-        add_distribution(base / "env", "flash-attn", "2.8.3")
+        python = str(make_environment(base / "env", "slime", "miles", real_ray=True))
         with two_machines(private) as (first, second):
             cluster = Cluster(first, second, python, shared, private)
             _start(cluster)

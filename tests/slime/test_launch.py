@@ -13,13 +13,11 @@ from orl_launcher.trainers import WOULD_NOT_START
 
 from tests.kit.model_shapes import QWEN3
 from tests.kit.saved import hugging_face, saved
-from tests.slime.environment import STAND_IN, make_environment
 from tests.two_pythons import planning
-from tests.two_pythons.environment import ROOT
+from tests.two_pythons.environment import STAND_INS, make_environment
 from tests.two_pythons.fixtures import Orl
 from tests.two_pythons.planning import APART, WHODUNIT, words_of
 
-GOLDEN = ROOT / "tests" / "golden" / "slime"
 SCRIPT = "/path/to/slime/scripts/models/qwen3-0.6B.sh"
 QUICK_START = [
     *("--model", "/path/to/Qwen3-0.6B-Instruct/", "--megatron-ckpt", "./megatron-ckpt/", "--model-args", SCRIPT),
@@ -101,13 +99,37 @@ def test_options_slime_mishandles_are_refused_with_advice(orl: Orl, argv: list[s
     assert told in orl.refused(*argv)
 
 
-def test_batch_of_an_update_follows_from_the_other_sizes(orl: Orl) -> None:  # shows A23
-    def batch(*argv: str) -> str:
-        return orl.value("--global-batch-size", *argv)
+BATCH, CONTEXT, RESPONSE = "--global-batch-size", "--rollout-max-context-len", "--rollout-max-response-len"
+LARGER = ["--max-tokens-per-gpu", "20000"]
+OPTIMIZER = {
+    "--weight-decay": "0.1",
+    "--adam-beta1": "0.8",
+    "--adam-beta2": "0.95",
+    "--adam-eps": "1e-06",
+    "--lr-decay-style": "cosine",
+}
 
-    assert batch("--", "--num-steps-per-rollout", "2") == "256"
-    assert batch("--set", "trainer.flags.rollout-batch-size=8", "--", "--n-samples-per-prompt", "4") == "32"
-    assert batch("--", "--num-steps-per-rollout", "2", "--global-batch-size", "256") == "256"
+
+@pytest.mark.parametrize(
+    ("argv", "values"),
+    [
+        # the batch of an update follows from the other sizes
+        (["--", "--num-steps-per-rollout", "2"], {BATCH: "256"}),
+        (["--set", "trainer.flags.rollout-batch-size=8", "--", "--n-samples-per-prompt", "4"], {BATCH: "32"}),
+        (["--", "--num-steps-per-rollout", "2", "--global-batch-size", "256"], {BATCH: "256"}),
+        # packing and context are two settings: packing cuts no episode
+        (["--max-response-len", "16384", *LARGER], {RESPONSE: "16384", CONTEXT: "8192"}),
+        (["--set", "rollout.turn_tokens=16384", *LARGER], {RESPONSE: "16384", CONTEXT: "8192"}),
+        (["--max-tokens-per-gpu", "4096"], {CONTEXT: "8192"}),
+        (["--max-tokens-per-gpu", "4096", "--", "--context-parallel-size", "2"], {CONTEXT: "16384"}),
+        (["--max-context-len", "9000"], {CONTEXT: "9000"}),
+        ([word for pair in OPTIMIZER.items() for word in pair], OPTIMIZER),
+    ],
+)
+# shows A10 A23 B8 B9 B10 B11 B12 B17 B18 C2
+def test_options_have_their_values(orl: Orl, argv: list[str], values: dict[str, str]) -> None:
+    words = orl.words(*argv)
+    assert {option: words[words.index(option) + 1] for option in values} == values
 
 
 @pytest.mark.slow
@@ -141,7 +163,7 @@ def test_without_the_parser_the_command_is_printed_and_says_so(orl: Orl, monkeyp
 
 
 def test_a_python_without_the_adapter_is_one_line(orl: Orl, tmp_path: Path) -> None:  # shows B27 G20
-    lacking = str(make_environment(tmp_path / "lacking", adapter=False))
+    lacking = str(make_environment(tmp_path / "lacking", "slime", adapter=False))
     assert f"just install-into {lacking}" in orl.refused(python=lacking)
 
 
@@ -295,26 +317,6 @@ def test_what_stands_after_the_dashes_counts_in_what_orl_works_out(orl: Orl, wor
     assert "--load" not in plan.partition("\n# ")[2]
 
 
-def test_budgets_reach_the_trainer(orl: Orl, working: Path) -> None:  # shows B17 B18
-    larger = ["--max-response-len", "16384", "--max-tokens-per-gpu", "20000"]
-    for argv in (larger, ["--set", "rollout.turn_tokens=16384", *larger[2:]]):
-        words = orl.words(*argv)
-        assert words[words.index("--rollout-max-response-len") + 1] == "16384"
-        assert words[words.index("--rollout-max-context-len") + 1] == "8192", "packing does not cut episodes"
-
-
-@pytest.mark.parametrize(
-    ("argv", "context"),
-    [
-        (["--max-tokens-per-gpu", "4096"], "8192"),
-        (["--max-tokens-per-gpu", "4096", "--", "--context-parallel-size", "2"], "16384"),
-        (["--max-context-len", "9000"], "9000"),
-    ],
-)
-def test_packing_and_context_are_two_settings(orl: Orl, argv: list[str], context: str) -> None:  # shows B18
-    assert orl.value("--rollout-max-context-len", *argv) == context
-
-
 def test_checkpoint_of_fsdp_names_its_conversion(orl: Orl) -> None:
     saved(Path("fsdp"), 3, fsdp=True)
     plan = orl.planned("--load", "fsdp")
@@ -353,21 +355,12 @@ def test_what_the_command_serves_itself_needs_no_key(orl: Orl, working: Path) ->
     assert "OPENREWARD_API_KEY" not in orl.planned(config=str(served))
 
 
-def test_options_of_the_optimizer_reach_the_trainer(orl: Orl) -> None:  # shows A10 B8 B9 B10 B11 B12 C2
-    given = [*("--weight-decay", "0.1", "--adam-beta1", "0.8", "--adam-beta2", "0.95"), *("--adam-eps", "1e-06")]
-    given += ["--lr-decay-style", "cosine"]
-    words = orl.words(*given)
-    assert {(word, words[words.index(word) + 1]) for word in given[::2]} == set(
-        zip(given[::2], given[1::2], strict=True)
-    )
-
-
 # shows B24 B25 C5
 def test_checkouts_come_first_on_the_search_path(orl: Orl, monkeypatch: pytest.MonkeyPatch, working: Path) -> None:
     (working / "lm" / "megatron").mkdir(parents=True)
     monkeypatch.setenv("PYTHONPATH", "/inherited")
-    first = orl.words("--slime-path", str(STAND_IN), "--megatron-path", "lm")[0]
-    assert first == f"PYTHONPATH={STAND_IN}:{working / 'lm'}:/inherited"
+    first = orl.words("--slime-path", str(STAND_INS["slime"]), "--megatron-path", "lm")[0]
+    assert first == f"PYTHONPATH={STAND_INS['slime']}:{working / 'lm'}:/inherited"
     assert "--megatron-path" in orl.refused("--megatron-path", "none")
     assert "--slime-path" in orl.refused("--slime-path", "lm")
 

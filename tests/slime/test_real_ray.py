@@ -10,18 +10,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from orl_cluster.launch.machine import nodes
 from orl_cluster.launch.machine.ray_cluster import environment_for, ray_cluster
 from orl_cluster.launch.machine.required_env import RequiredEnv
 from orl_core.errors import ConfigError
-from orl_rollout.run_folder.process import running
 
-from tests.slime.environment import make_environment
+from tests.two_pythons.environment import make_environment
 
 pytestmark = pytest.mark.slime
 NAME, VALUE = "ORL_TEST_SECRET", "hush-hush-4b1d"
@@ -171,38 +168,9 @@ def test_workers_of_an_existing_cluster_get_the_trainers_variables(tmp_path: Pat
     assert "has 0 GPUs and the run needs 2" in caplog.text
 
 
-@contextmanager
-def second_node(reachable: dict[str, str], log: Path, gpus: int = 0, **variables: str) -> Iterator[None]:
-    """Another node of the cluster, on this machine, with `variables` in its environment."""
-    start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--address", reachable["RAY_ADDRESS"]]
-    start += ["--num-gpus", str(gpus), "--min-worker-port", "0", "--max-worker-port", "0", "--disable-usage-stats"]
-    kept = {name: value for name, value in reachable.items() if name != NAME}
-    with running([*start, "--dashboard-agent-listen-port", "0"], kept | variables, log=log, hidden=()):
-        await_(lambda: len(nodes.ask(sys.executable, reachable, NEEDS)) == 2, f"no second node: see {log}")
-        yield
-    await_(lambda: len(nodes.ask(sys.executable, reachable, NEEDS)) == 1, "the second node did not end")
-
-
-def test_every_node_is_asked(tmp_path: Path):  # shows F21 G16
-    log, secret = tmp_path / "ray.log", {NAME: VALUE}
-    with ray_cluster(sys.executable, environment(**secret), gpus=0, log=log, needs=RequiredEnv()) as reachable:
-        with second_node(reachable, tmp_path / "second.log"):
-            told = rf"node [\d.]+ has no {NAME}: .*`{NAME}=... ray start --address={reachable['RAY_ADDRESS']}`"
-            with (
-                pytest.raises(ConfigError, match=told),
-                ray_cluster(sys.executable, reachable, gpus=0, log=log, needs=NEEDS),
-            ):
-                pass
-        with (
-            second_node(reachable, tmp_path / "third.log", 0, **secret),
-            ray_cluster(sys.executable, reachable, gpus=0, log=log, needs=NEEDS) as accepted,
-        ):
-            assert reachable.items() <= accepted.items()
-
-
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(make_environment(tmp_path_factory.mktemp("real") / "env", real_ray=True))
+    return str(make_environment(tmp_path_factory.mktemp("real") / "env", "slime", real_ray=True))
 
 
 @pytest.fixture
@@ -251,24 +219,3 @@ def test_two_runs_on_one_machine_do_not_meet_and_each_ends_alone(started: Any, t
     assert runs["other"].wait(SECONDS) == 143
     assert living(theirs["other"]) == []
     assert json.loads((tmp_path / "runs/other/summary.json").read_text(encoding="utf-8"))["interrupted"] is True
-
-
-def test_a_run_of_two_nodes_joins_their_cluster(started: Any, tmp_path: Path):  # shows F21
-    """Each node has one GPU; alone, neither is enough, and orl says so before the trainer waits for the other."""
-    log = tmp_path / "ray.log"
-    with ray_cluster(sys.executable, environment(), gpus=1, log=log, needs=RequiredEnv()) as reachable:
-        cluster = {name: value for name, value in reachable.items() if name.startswith(("RAY_ADDRESS", "RAY_AUTH"))}
-        seen, output = tmp_path / "runs" / "two" / "seen.json", tmp_path / "two.log"
-        with second_node(reachable, tmp_path / "second.log", gpus=1):
-            run = started("two", "--actor-nodes", "2", **cluster)
-            await_(lambda: seen.is_file() or run.poll() is not None, "no trainer was started")
-            assert run.poll() is None, output.read_text(encoding="utf-8")
-            told = json.loads(seen.read_text(encoding="utf-8"))["environment"]
-            assert told["RAY_ADDRESS"] == cluster["RAY_ADDRESS"]
-            job = json.loads(told["RAY_JOB_CONFIG_JSON_ENV_VAR"])
-            assert job["runtime_env"]["env_vars"]["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
-            assert "GPUs and the run needs" not in output.read_text(encoding="utf-8")
-        alone = started("alone", "--actor-nodes", "2", **cluster)
-        begun, said = tmp_path / "runs" / "alone" / "seen.json", tmp_path / "alone.log"
-        await_(lambda: begun.is_file() or alone.poll() is not None, "no trainer was started")
-        assert "has 1 GPUs and the run needs 2" in said.read_text(encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from orl_trl.engine.engine_plan import OWNED, EngineChoice, choose_engine, engin
 from orl_trl.engine.local_model import TINY
 from orl_trl.engine.open_engine import launch_of
 from orl_trl.engine.sglang_process import SHARE, command_of
+from orl_trl.training.training_run import train
 from transformers import Qwen3ForCausalLM
 
 from tests.trl.fakes import make_run
@@ -37,20 +39,29 @@ def test_plan_says_what_a_run_would_do(checkpoint: Path, tmp_path: Path, monkeyp
     assert made.notes == ()
 
 
+@pytest.mark.parametrize("begins", [plan, train])
 @pytest.mark.parametrize(
-    ("trainer", "extra", "subject"),
+    ("model", "trainer", "subject"),
     [
-        ({"flags": {"no_such": 1}}, (), "`no_such`"),
-        ({"load": "/nowhere"}, (), "/nowhere"),
-        ({"advantage_estimator": "ppo"}, (), "ppo"),
-        ({"rollout_batch_size": 5}, (), "4 tasks, and a step takes 5"),
+        (None, {}, "trainer.model"),
+        ("", {"flags": {"no_such": 1}}, "`no_such`"),
+        ("", {"load": "runs/x/checkpoint"}, "runs/x/checkpoint"),
+        ("no/such/folder", {}, "no/such/folder"),
+        ("", {"advantage_estimator": "ppo"}, "ppo"),
+        ("", {"rollout_batch_size": 5}, "4 tasks, and a step takes 5"),
     ],
 )
-def test_setting_that_training_refuses_is_refused(  # shows G25
-    checkpoint: Path, tmp_path: Path, trainer: dict[str, Any], extra: tuple[str], subject: str
+def test_setting_that_cannot_be_obeyed_is_refused(  # shows G25
+    checkpoint: Path,
+    tmp_path: Path,
+    begins: Callable[[Run], Any],
+    model: str | None,
+    trainer: dict[str, Any],
+    subject: str,
 ):
+    """A dry run refuses what the training refuses."""
     with pytest.raises(ConfigError) as refusal:
-        planned(tmp_path, checkpoint, *extra, **trainer)
+        begins(make_run(tmp_path / "run", checkpoint if model == "" else model, **trainer))
     assert subject in str(refusal.value)
 
 

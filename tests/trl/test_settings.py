@@ -93,7 +93,6 @@ def test_smaller_passes_leave_the_number_of_updates(tmp_path: Path):  # shows G1
         ({"flags": {"max_steps": 3}}, (), "`max_steps` is refused: `num_rollout`"),
         ({}, ("--max-completion-length", "64"), "`rollout.turn_tokens`"),
         ({}, ("--temperature", "0"), "`temperature` is 0.0"),
-        ({"advantage_estimator": "ppo"}, (), "--advantage-estimator ppo"),
         ({"optimizer": "adamw_8bit"}, (), "--optimizer adamw_8bit: ImportError: You need to install `bitsandbytes`"),
         ({"optimizer": "adam"}, (), "adam is not a valid OptimizerNames"),
         ({"optimizer": "sgd", "adam_beta2": 0.9}, (), "--optimizer sgd does not take `adam_beta2`"),

@@ -180,24 +180,6 @@ def test_ctrl_c_closes_the_sessions_and_writes_what_there_is(checkpoint: Path, t
     assert [row["step"] for row in rows(run)] == [1]
 
 
-@pytest.mark.parametrize(
-    ("model", "trainer", "said"),
-    [
-        (None, {}, "trainer.model is not set"),
-        ("", {"load": "runs/x/checkpoint"}, "runs/x/checkpoint"),
-        ("no/such/folder", {}, "the model `no/such/folder`"),
-        ("", {"rollout_batch_size": 5}, "4 tasks, and a step takes 5"),
-    ],
-)
-def test_a_run_that_cannot_start_says_why(
-    checkpoint: Path, tmp_path: Path, model: str | None, trainer: dict[str, Any], said: str
-):
-    run = make_run(tmp_path / "run", checkpoint if model == "" else model, **trainer)
-    with pytest.raises(ConfigError) as refusal:
-        train(run, Player(run.config, by_row).open)
-    assert said in str(refusal.value)
-
-
 @pytest.mark.slow
 async def test_the_runs_own_template_plays_and_is_saved(checkpoint: Path, tmp_path: Path):
     own = template("qwen3")

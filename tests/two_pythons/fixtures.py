@@ -7,14 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.miles import environment as miles
-from tests.slime import environment as slime
 from tests.two_pythons import planning
-from tests.two_pythons.environment import ROOT
+from tests.two_pythons.environment import ROOT, STAND_INS, make_environment
 from tests.two_pythons.planning import WHODUNIT
-
-STAND_INS = {"slime": slime.STAND_IN, "miles": miles.STAND_IN}
-MAKERS = {"slime": slime.make_environment, "miles": miles.make_environment}
 
 
 class Orl:
@@ -35,11 +30,6 @@ class Orl:
         """The command of a dry run, as a shell would read it."""
         return planning.words_of(self.planned(*argv, config=config))
 
-    def value(self, option: str, *argv: str, config: str = WHODUNIT) -> str:
-        """The value of an option in the command of a dry run."""
-        words = self.words(*argv, config=config)
-        return words[words.index(option) + 1]
-
     def assert_golden(self, name: str, shown: str, **others: str) -> None:
         """Hold what a dry run prints against the file of its name. `others` are the texts that stand for others."""
         own = {"PYTHON": self.python, self.trainer.upper(): str(STAND_INS[self.trainer])}
@@ -51,7 +41,7 @@ class Orl:
 
 @pytest.fixture
 def python(trainer: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(MAKERS[trainer](tmp_path_factory.mktemp("second") / "env"))
+    return str(make_environment(tmp_path_factory.mktemp("second") / "env", trainer))
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from orl_launcher.trainers import WOULD_NOT_START
 from orl_rollout.run_folder.checkpoint import NOTE
 
 from tests.kit.saved import hugging_face, saved
-from tests.two_pythons.fixtures import STAND_INS, Orl
+from tests.two_pythons.environment import STAND_INS
+from tests.two_pythons.fixtures import Orl
 
 MODEL = ["--model", "Qwen3-0.6B"]
 COMMANDS = {"megatron": ["megatron", *MODEL], "fsdp": ["fsdp", *MODEL], "hf": ["Qwen3-0.6B"]}
