@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -13,11 +14,13 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import msgspec
 import pytest
 from orl_core.config import load_config
 from orl_launcher import trainers
 from orl_launcher.cli import DEFAULT_CONFIG
+from orl_launcher.doctor.random_calls import arguments_for
 from orl_launcher.made_models import checkpoint_folder
 from orl_launcher.main import main
 from orl_rollout.edge.files import cache_folder
@@ -149,6 +152,87 @@ def test_page_says_what_is_set_and_what_is_wrong(
 def test_a_prompt_that_leaves_no_room(doctor: Doctor, setting: str, verdict: str, told: str) -> None:  # shows A42
     (line,) = found(doctor("--set", setting, code=verdict == "failed"), verdict)
     assert told in line
+
+
+PLAYER = """
+def finish(messages):
+    return "finish", {}
+
+def echo(messages):
+    return "echo", {"text": "again"}
+"""
+
+
+@pytest.fixture
+def player(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "my_players.py").write_text(PLAYER, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def test_fit_plays_each_environment_by_random_calls(
+    doctor: Doctor, gallery: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    lines = doctor("--fit", code=1, environments={"Echo": {"max_turns": 50}, "Picture": {}})
+    fits = [line for line in found(lines, "ok") if "episodes fit" in line]
+    assert len(fits) == 1
+    assert fits[0].startswith("gallery/Echo: 8 episodes")
+    (failed,) = found(lines, "failed")
+    assert failed.startswith("gallery/Picture")
+    assert "image" in failed
+    (row,) = [line.split() for line in lines if line.strip().startswith("gallery/Picture")]
+    assert int(row[3]) == 8, "images"
+    assert gallery.sessions == 0
+
+
+@pytest.mark.usefixtures("player")
+@pytest.mark.parametrize(
+    ("words", "environment", "verdict", "told"),
+    [
+        (["--player", "my_players:finish"], {}, "ok", "8 episodes fit"),
+        (["--player", "my_players:echo"], {"max_turns": 5}, "warning", "8 of 8 episodes end at 5 turns"),
+        (
+            ["--player", "my_players:echo", "--set", "rollout.turn_tokens=1000"],
+            {"max_turns": 5},
+            "warning",
+            "turn_tokens is 1000",
+        ),
+        (["--player", "my_players:none"], {}, "failed", "my_players"),
+    ],
+)
+def test_fit_says_what_does_not_fit(
+    doctor: Doctor, words: list[str], environment: dict[str, Any], verdict: str, told: str
+) -> None:
+    lines = doctor("--fit", *words, code=verdict == "failed", environments={"Echo": environment})
+    assert any(told in line for line in found(lines, verdict))
+
+
+def test_player_without_fit_is_refused(capsys: Capture) -> None:
+    assert main(["doctor", "--player", "my_players:finish"]) == 2
+    assert "--fit" in capsys.readouterr().err
+
+
+SCHEMA = {
+    "type": "object",
+    "required": ["word", "number", "share", "flag", "list", "nested", "kind"],
+    "properties": {
+        "word": {"type": "string"},
+        "number": {"type": "integer", "minimum": 3, "maximum": 5},
+        "share": {"type": "number"},
+        "flag": {"type": "boolean"},
+        "list": {"type": "array", "items": {"type": "integer"}},
+        "nested": {"type": "object", "required": ["x"], "properties": {"x": {"enum": ["a", "b"]}}},
+        "kind": {"const": "move"},
+        "left_out": {"type": "string"},
+    },
+}
+
+
+def test_random_arguments_fit_their_schema() -> None:
+    for seed in range(50):
+        arguments = arguments_for(SCHEMA, random.Random(seed))
+        assert jsonschema_rs.is_valid(SCHEMA, arguments)
+        assert "left_out" not in arguments
 
 
 def agent_lines(lines: list[str], verdict: str) -> list[str]:

@@ -10,7 +10,8 @@ from orl_launcher.reports import add_json, for_people, print_json
 
 DESCRIPTION = """\
 Check configuration, secrets, environments, tokenizer, first prompt, engine and trainer before a run.
-One session of each environment is opened and closed. With an agent and --engine, one turn of the agent is played.
+One session of each environment is opened and closed; with --fit, some episodes are played without a model.
+With an agent and --engine, one turn of the agent is played.
 Each line says what to do. No secret's value is shown.
 The exit code is 0 if no check failed, else 1.
 """
@@ -19,6 +20,7 @@ EXAMPLES = """\
   orl doctor --config configs/whodunit.yaml --model Qwen/Qwen3-4B --full
   orl doctor --config configs/whodunit.yaml --model Qwen/Qwen3-4B --engine http://127.0.0.1:30000
   orl doctor --config configs/whodunit.yaml --model /models/Qwen3-4B --python /envs/slime/bin/python
+  orl doctor --config configs/whodunit.yaml --model Qwen/Qwen3-4B --fit     before you rent a GPU
   orl doctor --live GeneralReasoning/WhoDunIt                    one session of OpenReward, without a configuration
   orl doctor --config configs/local.yaml --agent my_module:agent --engine http://127.0.0.1:30000   plays one turn of it
 """
@@ -36,6 +38,14 @@ def parser() -> cli.Parser:
     )
     options.add_argument("--engine", type=cli.address, metavar="URL", help="running SGLang server or router to check")
     cli.add_python(options)
+    options.add_argument(
+        "--fit",
+        action="store_true",
+        help="play some episodes of each environment without a model: do context and budgets hold them?",
+    )
+    options.add_argument(
+        "--player", metavar="MODULE:FUNCTION", help="your function that plays for --fit (default: random calls)"
+    )
     options.add_argument("--full", action="store_true", help="show the whole first prompt")
     options.add_argument(
         "--timeout", type=cli.positive, default=60, metavar="S", help="seconds per check (default: 60)"
@@ -49,6 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
     from orl_launcher.doctor.doctor import check_up
     from orl_launcher.doctor.live import check_live
 
+    if arguments.player and not arguments.fit:
+        raise cli.UsageError("--player plays for --fit. Add --fit, or leave it out")
     if arguments.live and arguments.config == cli.DEFAULT_CONFIG:
         arguments.config = None
     with for_people(arguments):

@@ -19,6 +19,7 @@ from orl_launcher.checkpoints import refuse_missing, with_model
 from orl_launcher.doctor.agent import check_agent
 from orl_launcher.doctor.engine import check_engine
 from orl_launcher.doctor.environments import Opened, check_environments, check_secrets
+from orl_launcher.doctor.fit import check_fit
 from orl_launcher.doctor.model import Reader, check_prompt, check_tokenizer
 from orl_launcher.doctor.report import Report, Verdict
 from orl_launcher.options import config_of
@@ -45,6 +46,12 @@ def check_up(arguments: argparse.Namespace) -> DoctorReport:
     else:
         missing = ["an environment that opens"] * (not opened) + ["a certified tokenizer"] * (not reader)
         page.say(Verdict.UNCHECKED, f"needs {' and '.join(missing)}")
+    if arguments.fit:
+        page.group("fit")
+        if opened and reader and not config.agent:
+            check_fit(page, config, arguments.player)
+        else:
+            page.say(Verdict.UNCHECKED, "needs an environment that opens, a certified tokenizer, and no agent")
     page.group("engine")
     if arguments.engine:
         check_engine(page, config, arguments.engine, ids)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import argparse
 import platform
+import random
 import time
 from importlib.metadata import version
 from types import SimpleNamespace
-from typing import Any
 
 import aiohttp
 import msgspec
@@ -33,13 +33,13 @@ from orl_rollout.openreward.sdk import api_url
 from orl_rollout.run_folder.environments import refuse_other_build
 
 from orl_launcher import cli
+from orl_launcher.doctor.random_calls import arguments_for
 from orl_launcher.doctor.report import Report, Verdict
 from orl_launcher.options import config_of
 from orl_launcher.playground import playground
 from orl_launcher.reports import DoctorReport
 
 RUN = "orl-doctor"  # the run's name at OpenReward
-EXAMPLES: dict[str, Any] = {"integer": 1, "number": 1.0, "boolean": True, "array": [], "object": {}}
 
 
 def check_live(arguments: argparse.Namespace) -> DoctorReport:
@@ -98,7 +98,10 @@ async def _play(page: Report, config: RunConfig, name: str, heard: list[str]) ->
             heard.append(f"{len(opening.messages)} messages, tools: {', '.join(tool.name for tool in opening.tools)}")
             page.say(Verdict.OK, f"{name}: a session opens in {time.monotonic() - began:.1f} s")
             page.stage = "calling a tool"
-            calls = tuple(ToolCall(name=tool.name, arguments=_arguments(tool.parameters)) for tool in opening.tools[:1])
+            rng = random.Random(0)  # noqa: S311 - no secret
+            calls = tuple(
+                ToolCall(name=tool.name, arguments=arguments_for(tool.parameters, rng)) for tool in opening.tools[:1]
+            )
             result = await (session.call(calls[0]) if calls else session.answer("test"))
         finally:
             await session.close()
@@ -141,13 +144,3 @@ def _trace(heard: list[str]) -> aiohttp.TraceConfig:
     trace.on_request_start.append(began)
     trace.on_request_end.append(answered)
     return trace
-
-
-def _arguments(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments that a tool requires, of the types in its schema. It may refuse them, which is an answer."""
-    properties: dict[str, dict[str, Any]] = schema.get("properties", {})
-    return {
-        name: next(iter(about.get("enum", ())), EXAMPLES.get(str(about.get("type")), "test"))
-        for name, about in properties.items()
-        if name in schema.get("required", ())
-    }

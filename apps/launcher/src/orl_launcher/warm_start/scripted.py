@@ -22,11 +22,11 @@ from orl_rollout.loop.session import Session
 if TYPE_CHECKING:
     from orl_core.render import Renderer
 
-Function = Callable[[Sequence[Message]], object]
+Function = Callable[[Sequence[Message], Sequence[ToolSpec]], object]
 
 
 def load_function(name: str) -> Function:
-    """Load the function `module:function`.
+    """Load the function `module:function`, which takes the messages alone.
 
     Raises:
         ConfigError: it cannot be loaded, or does not take the messages of an episode.
@@ -37,7 +37,7 @@ def load_function(name: str) -> Function:
         if not callable(function) or inspect.iscoroutinefunction(function):
             raise TypeError(f"{type(function).__name__} is no plain function of messages")
         inspect.signature(function).bind(())
-    return cast("Function", function)
+    return lambda messages, _: function(messages)
 
 
 def action_of(answer: object) -> Action:
@@ -87,7 +87,7 @@ class ScriptedPlayer:
         heard = cast("Renderer", script)
         return await rollout(job, session=session, renderer=heard, engine=script, stopped=stopped, pause=pause)
 
-    def _act(self, messages: Sequence[Message]) -> Action:
+    def _act(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Action:
         """Ask the function.
 
         Raises:
@@ -95,7 +95,7 @@ class ScriptedPlayer:
         """
         try:
             with boundary(EngineError, f"--player {self._name}"):
-                return action_of(self._function(messages))
+                return action_of(self._function(messages, tools))
         except EngineError as fault:
             self.fault = self.fault or fault
             raise
@@ -104,7 +104,7 @@ class ScriptedPlayer:
 class _Script:
     """Renderer and engine of one episode: it listens to what the loop renders, and answers with what `act` says."""
 
-    def __init__(self, renderer: Renderer, act: Callable[[Sequence[Message]], Action]) -> None:
+    def __init__(self, renderer: Renderer, act: Callable[[Sequence[Message], Sequence[ToolSpec]], Action]) -> None:
         self._renderer = renderer
         self._act = act
         self._messages: list[Message] = []
@@ -122,7 +122,7 @@ class _Script:
         return self._renderer.extend(action_ids, messages, calls_before=calls_before)
 
     async def generate(self, ids: Sequence[int], sampling: Mapping[str, Any], *, key: str) -> Generation:
-        action = self._act(tuple(self._messages))
+        action = self._act(tuple(self._messages), self._tools)
         written = self._renderer.write(action, self._tools, after=self._messages[-1].role)
         if len(written) > (most := sampling["max_new_tokens"]):
             raise EngineError(f"an action has {len(written)} ids, and {most} are left: raise --max-response-len")
