@@ -1,7 +1,7 @@
 """The picture of docs/my-run-gets-worse.md: curves of a healthy run next to those of a sick one.
 
-just train-local --name healthy
-just train-local --name sick --lr 3e-3
+just train-local --name healthy --seed 1
+just train-local --name sick --seed 1 --lr 3e-3 --num-rollout 20
 uv run --extra trl python -m benchmarks.sick_curves runs/healthy runs/sick docs/my-run-gets-worse.png
 """
 
