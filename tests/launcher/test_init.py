@@ -205,7 +205,7 @@ def test_splits_are_chosen_by_usual_names(splits: list[str], chosen: tuple[str, 
 
 
 def test_context_fits_another_game_of_the_tiny_model(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It spells their words in bytes."""
+    """It spells rare words in bytes."""
     monkeypatch.setenv("ORL_CACHE", str(Path("cache").resolve()))
     folder = checkpoint_folder(load_config(Path(DEFAULT_CONFIG)), Path("cache").resolve())
     folder.mkdir(parents=True)

@@ -44,7 +44,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     context_tokens: int
 
 
-TINY = Settings(bytes_per_id=1, widest=4096, turn_tokens=48, context_tokens=512)
+TINY = Settings(bytes_per_id=2, widest=4096, turn_tokens=48, context_tokens=512)
 REAL = Settings(bytes_per_id=3, widest=131_072, turn_tokens=1024, context_tokens=8192)
 
 
@@ -126,7 +126,8 @@ def schema_for(output: Path, text: str) -> tuple[str, bool]:
 def _opening_ids(env: Survey, start: Settings) -> int:
     """Return about how many ids the tools and the first prompt have; 0 without an opening.
 
-    It is 0 for the tiny model's own games, too: it knows their lines as single ids. It spells other texts in bytes.
+    It is 0 for the tiny model's own games, too: it knows their lines as single ids.
+    It spells rare words of others in bytes.
     """
     if env.opening is None or (start is TINY and env.name in PLAYED_BY_TINY):
         return 0
