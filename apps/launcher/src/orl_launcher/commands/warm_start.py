@@ -23,7 +23,7 @@ from orl_rollout.run_folder.contract import CHECKPOINT, WarmStart
 from orl_launcher import cli, invocation
 from orl_launcher.checkpoints import refuse_missing, with_model
 from orl_launcher.options import add_budgets, add_model, config_of
-from orl_launcher.playground import playground, warm_model
+from orl_launcher.playground import first_model, playground
 from orl_launcher.trainers import new_run
 from orl_launcher.view.progress import counting
 from orl_launcher.view.wording import percent
@@ -119,7 +119,7 @@ def run(arguments: argparse.Namespace) -> int:
     player = ScriptedPlayer(load_function(arguments.player), arguments.player) if arguments.player else None
     folder = new_run(arguments.name, f"{config.openreward_run_name}-warm-start")
     config = cli.named(config, folder.name)
-    with playground(warm_model(config)[0]) as reachable:
+    with playground(first_model(config)) as reachable:
         tokenizer = open_tokenizer(reachable, str(reachable.trainer.model))
         renderer = open_renderer(reachable, tokenizer)
         outcomes = [] if player else _good(_read(arguments, reachable, tokenizer, renderer), arguments.min_reward)
