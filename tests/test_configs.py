@@ -8,14 +8,15 @@ import pytest
 from orl_core.config import load_config
 
 CONFIGS = Path(__file__).parent.parent / "configs"
-FILES = sorted(CONFIGS.glob("*.yaml"))
+FILES = sorted(CONFIGS.rglob("*.yaml"))
 
 
 def test_there_are_configs() -> None:
     assert {file.name for file in FILES} >= {"local.yaml", "whodunit.yaml", "multi-env.yaml"}
     clusters = [load_config(file).trainer.sections.get("cluster", {}) for file in FILES]
     named = {"configs/schema.json", *(cluster.get("model_args") for cluster in clusters)}
-    assert [file for file in CONFIGS.iterdir() if file not in FILES and f"configs/{file.name}" not in named] == []
+    others = [file for file in CONFIGS.rglob("*") if file.is_file() and file not in FILES]
+    assert [file for file in others if f"configs/{file.name}" not in named] == []
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
@@ -23,8 +24,9 @@ def test_a_config_loads_and_says_how_to_use_it(file: Path) -> None:
     config = load_config(file)
     assert config.environments
     text = file.read_text(encoding="utf-8")
-    assert f"configs/{file.name}" in text
-    assert text.startswith("# yaml-language-server: $schema=./schema.json\n")
+    assert str(file.relative_to(CONFIGS.parent)) in text
+    schema = "../schema.json" if file.parent != CONFIGS else "./schema.json"
+    assert text.startswith(f"# yaml-language-server: $schema={schema}\n")
 
 
 def test_local_measures_on_tasks_that_are_held_out() -> None:
