@@ -23,16 +23,12 @@ server=$!
 trap 'kill $server 2>/dev/null; wait $server 2>/dev/null || true' EXIT
 trap 'exit 130' INT TERM
 
-if [ -z "${MODEL:-}" ]; then
-    MODEL=${XDG_CACHE_HOME:-$HOME/.cache}/orl/SmolLM2-135M-Instruct
-    [ -d "$MODEL" ] || python3 $here/published_model.py "$MODEL"
-fi
 until python3 -c "$connect" $port 2>/dev/null; do
     kill -0 $server 2>/dev/null || { echo "the server of $name does not start" >&2; exit 1; }
     sleep 1
 done
 if [ ! -e "runs/$name-warm/summary.json" ]; then
-    PYTHONPATH=$here${PYTHONPATH:+:$PYTHONPATH} orl warm-start --config $config --model "$MODEL" --name "$name-warm" \
+    PYTHONPATH=$here${PYTHONPATH:+:$PYTHONPATH} orl warm-start --config $config --model "${MODEL:-playground/SmolLM2-135M-Instruct}" --name "$name-warm" \
         --player beginners:$player --steps "${WARM_STEPS:-300}" --batch-size 32 --lr 1e-4
 fi
 orl train trl --config $config "$@"
