@@ -18,7 +18,7 @@ here=examples/environments config=configs/tasks/$name.yaml
 connect="import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1]))).close()"
 if python3 -c "$connect" $port 2>/dev/null; then echo "port $port is in use. Stop what serves there" >&2; exit 1; fi
 
-${SERVE:-uv run --script} $here/$script.py $port &
+OPENREWARD_LOG_LEVEL=${OPENREWARD_LOG_LEVEL:-ERROR} ${SERVE:-uv run --script} $here/$script.py $port &
 server=$!
 trap 'kill $server 2>/dev/null; wait $server 2>/dev/null || true' EXIT
 trap 'exit 130' INT TERM
