@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from orl_launcher import made_models
-from orl_launcher.main import main
 from orl_launcher.made_models import Curriculum
+from orl_launcher.main import main
 from orl_rollout.episodes.journal import read_journal
 from orl_rollout.run_folder.record import read_record
 from orl_testing.environments import serve
