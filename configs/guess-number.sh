@@ -14,5 +14,5 @@ MODEL_ARGS=(
    --disable-bias-linear
    --normalization "RMSNorm"
    --norm-epsilon 1e-6
-   --vocab-size 384
+   --vocab-size 1280
 )

@@ -38,6 +38,18 @@ AWKWARD = [
     "<tool_call",
     "|im_end|>",
 ]
+CONFIGS = Path(__file__).parents[2] / "configs"
+SHAPE = {
+    "--num-layers": "num_hidden_layers",
+    "--hidden-size": "hidden_size",
+    "--ffn-hidden-size": "intermediate_size",
+    "--num-attention-heads": "num_attention_heads",
+    "--num-query-groups": "num_key_value_heads",
+    "--kv-channels": "head_dim",
+    "--rotary-base": "rope_theta",
+    "--norm-epsilon": "rms_norm_eps",
+    "--vocab-size": "vocab_size",
+}
 SHORT = Curriculum(steps=3, batch=4)
 PUBLISHED = "playground/SmolLM2-135M-Instruct"
 
@@ -68,6 +80,16 @@ def checkpoint(tmp_path_factory):
         warnings.simplefilter("ignore")
         patch.setattr(made_models, "GAMES", 40)
         return ensure(config_of(), tmp_path_factory.mktemp("cache"), lambda *_: None, SHORT)
+
+
+def check_shape(script: str, folder: Path) -> None:
+    """Check that a script of `configs` gives Megatron the shape that the checkpoint in `folder` has."""
+    words = (CONFIGS / script).read_text().split()
+    given = {name: float(value) for name, value in zip(words, words[1:], strict=False) if value[0].isdigit()}
+    config = json.loads((folder / "config.json").read_text())
+    config["rope_theta"] = config["rope_parameters"]["rope_theta"]
+    assert given == {name: pytest.approx(config[key]) for name, key in SHAPE.items()}
+    assert ("--qk-layernorm" in words) == (config["model_type"] == "qwen3")
 
 
 def prompt_text(tokenizer) -> str:
@@ -159,6 +181,10 @@ def test_a_checkpoint_is_an_ordinary_folder(checkpoint, tokenizer):
     assert facts["seconds"] > 0
 
 
+def test_megatron_is_given_the_shape_of_the_checkpoint(checkpoint):
+    check_shape("guess-number.sh", checkpoint)
+
+
 def test_the_games_of_guessing_are_the_same_pieces_to_the_model(tokenizer):
     prompts = [
         Game(low=8, high=19, secret=9).prompt,
@@ -235,7 +261,8 @@ def test_warm_start_of_the_user_begins_with_the_published_weights(tmp_path, monk
 @pytest.mark.smollm2
 def test_published_model_is_certified_and_its_rows_read_back(tmp_path):
     convert_gguf(made_models._file(), tmp_path)
-    config = load_config(Path(__file__).parents[2] / "configs" / "smollm2.yaml")
+    check_shape("smollm2.sh", tmp_path)
+    config = load_config(CONFIGS / "smollm2.yaml")
     renderer = open_renderer(config, open_tokenizer(config, str(tmp_path)))
     assert renderer.tool_format == "hermes"
     rng = random.Random(0)
