@@ -3,6 +3,7 @@
 import json
 import random
 import warnings
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -85,7 +86,7 @@ def checkpoint(tmp_path_factory):
 def check_shape(script: str, folder: Path) -> None:
     """Check that a script of `configs` gives Megatron the shape that the checkpoint in `folder` has."""
     words = (CONFIGS / script).read_text().split()
-    given = {name: float(value) for name, value in zip(words, words[1:], strict=False) if value[0].isdigit()}
+    given = {name: float(value) for name, value in pairwise(words) if value[0].isdigit()}
     config = json.loads((folder / "config.json").read_text())
     config["rope_theta"] = config["rope_parameters"]["rope_theta"]
     assert given == {name: pytest.approx(config[key]) for name, key in SHAPE.items()}
