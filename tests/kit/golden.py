@@ -50,10 +50,10 @@ def scripts_of(trainer: str) -> Path:
     return Path(next(iter(spec.submodule_search_locations or ()))).parent / "scripts" / "models"
 
 
-def make_model(folder: Path) -> Path:
+def make_model(folder: Path, config: dict[str, Any] = CONFIG) -> Path:
     """A checkpoint's tokenizer and configuration, without weights, which no parser reads."""
     made = episode.make_checkpoint(folder)
-    (made / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    (made / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return made
 
 
@@ -74,6 +74,7 @@ def on_an_h200(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     arguments = _quietly(lambda: importlib.import_module("megatron.training.arguments"))
     monkeypatch.setattr(arguments, "get_device_arch_version", lambda: 9)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda: (9, 0))
 
 
 def parse_slime(words: list[str], monkeypatch: pytest.MonkeyPatch) -> Namespace:

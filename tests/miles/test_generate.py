@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from argparse import ArgumentParser
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -14,12 +15,13 @@ import pytest
 from orl_cluster.hooks.worker import aclose
 from orl_core.errors import RunAborted
 from orl_launcher.view.pieces import load_decoder
+from orl_miles import replay
 from orl_miles.generate import RunEnded, generate
 from orl_miles.hooks import log_eval, log_rollout, post_process
 from orl_rollout.episodes.journal import read_journal
 from orl_testing import Fault, FaultKind
 
-from tests.kit.saved import saved
+from tests.kit.saved import hugging_face, saved
 from tests.miles.miniature import Sample, hosting
 from tests.slime import episode
 from tests.slime.cases import key_of
@@ -209,6 +211,19 @@ def test_padding_of_a_batch_is_as_wide_as_its_siblings():
     assert samples[0].rollout_indexer_topk.max() == -1
     assert samples[1].rollout_indexer_topk is chosen
     assert {sample.rollout_routed_experts for sample in samples} == {None}
+
+
+@pytest.mark.parametrize("described", [{"num_experts_per_tok": 8}, {"text_config": {"num_experts_per_tok": 8}}])
+def test_fsdp_failure_is_as_wide_as_models_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, described: dict[str, Any]
+):
+    """FSDP's arguments have the model's layers alone. A batch that failed as a whole asks config.json."""
+    monkeypatch.setattr(replay, "_widths", {})
+    model = hugging_face(tmp_path / "model", **described)
+    args = arguments(use_rollout_routing_replay=True, num_layers=3, hf_checkpoint=str(model))
+    failed = Sample(index=0, tokens=[0, 0])
+    replay.write(args, failed, ())
+    assert failed.rollout_routed_experts.tolist() == [[[-1] * 8] * 3]
 
 
 async def test_an_evaluation_has_a_context_of_its_own_to_play_in(hosted: Hosted):

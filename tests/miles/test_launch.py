@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.saved import hugging_face
 from tests.two_pythons.environment import make_environment
 from tests.two_pythons.fixtures import Orl
 from tests.two_pythons.planning import APART, words_of
@@ -125,6 +126,23 @@ def test_true_on_policy_with_triton_sets_the_engine_too(orl: Orl) -> None:  # sh
 
 def test_partial_rollouts_correct_for_older_weights(orl: Orl) -> None:
     assert "--use-tis" in orl.words("--", "--partial-rollout")
+
+
+def test_mixture_without_replay_is_noted(orl: Orl) -> None:
+    """Without weights here, the model's config.json tells that it is one."""
+    model = ["--model", str(hugging_face(orl.working / "mixture", num_experts=128))]
+    lora = [*MEGATRON, "--", "--lora-rank", "8"]
+    option = "--use-rollout-routing-replay"
+    for argv, asked in ((model, [*model, "--"]), (lora, lora)):
+        plan = orl.planned(*argv)
+        assert option not in words_of(plan)
+        assert "--use-tis" in words_of(plan)
+        assert f"give {option} after `--`" in plan
+        given = orl.planned(*asked, option)
+        assert option in words_of(given)
+        assert "is a mixture" not in given
+    assert "is a mixture" not in orl.planned(*model, "--set", "trainer.flags.use-rollout-routing-replay=false")
+    assert "is a mixture" not in orl.planned(*MEGATRON)
 
 
 def test_fault_tolerance_can_be_switched_off(orl: Orl) -> None:  # shows A32 G14

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -390,6 +391,16 @@ def test_without_slime_checkpoints_are_checked_all_the_same(capsys: pytest.Captu
     assert "# not checked by slime: --eps-clip, --use-tis, " in plan
     assert "--ref-load Qwen/Qwen3-4B: slime needs a folder" in told("--model", "Qwen/Qwen3-4B")
     assert "-load " not in told("--model", "model").partition("\n# ")[2]
+
+
+@pytest.mark.slow
+def test_slime_that_reads_no_routing_replays_none(orl: Orl, tmp_path: Path) -> None:
+    """slime 0.3.0 has the option, and no `Sample.append_response_tokens`."""
+    replay = "--use-rollout-routing-replay"
+    assert replay in orl.words()
+    old = shutil.copytree(STAND_INS["slime"], tmp_path / "old")
+    (old / "slime" / "utils" / "types.py").unlink()
+    assert replay not in orl.words("--slime-path", str(old))
 
 
 def test_asked_wandb_without_a_key_is_offline(orl: Orl, working: Path) -> None:  # shows A15 B23 F17

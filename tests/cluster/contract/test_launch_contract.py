@@ -112,8 +112,40 @@ def test_python_without_the_trainer_is_one_line(orl: Orl) -> None:
 
 
 def test_importance_is_corrected_if_rollouts_are_older(orl: Orl) -> None:
-    assert "--use-tis" not in orl.words()
-    assert "--use-tis" in orl.words(*APART)
+    assert "--use-tis" not in orl.words(*DENSE)
+    assert "--use-tis" in orl.words(*DENSE, *APART)
+
+
+MEGATRON, DENSE = ["--train-backend", "megatron"], ["--model", "Qwen/Qwen3-4B"]
+REPLAY = "--use-rollout-routing-replay"
+OF_MIXTURES = ["--use-tis", "--sequence-parallel", REPLAY]  # the model that is not named is one
+
+
+def test_mixture_replays_routing_and_corrects_importance(orl: Orl) -> None:  # shows A4
+    assert {*OF_MIXTURES} <= {*orl.words(*MEGATRON)}
+    assert not {*OF_MIXTURES} & {*orl.words(*MEGATRON, *DENSE)}
+    off = [word for name in OF_MIXTURES for word in ("--set", f"trainer.flags.{name.removeprefix('--')}=false")]
+    assert not {*OF_MIXTURES} & {*orl.words(*MEGATRON, *off)}
+
+
+@pytest.mark.slow
+def test_mixture_options_follow_the_other_options(orl: Orl, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function of the user's may read no routing, and `--use-routing-replay` records it in training."""
+    assert "--sequence-parallel" not in orl.words(*MEGATRON, "--", "--tensor-model-parallel-size", "1")
+    assert "--use-tis" not in orl.words(*MEGATRON, "--", "--use-rollout-logprobs")
+    assert REPLAY not in orl.words(*MEGATRON, "--", "--use-routing-replay")
+    own = ["--", "--custom-generate-function-path", "own.generate"]
+    assert REPLAY not in orl.words(*MEGATRON, *own, config=planning.plain(orl.working))
+    monkeypatch.setenv("STAND_IN_LACKS", REPLAY)
+    assert REPLAY not in orl.words(*MEGATRON)
+
+
+@pytest.mark.parametrize("experts", [{"num_experts": 128}, {"text_config": {"n_routed_experts": 8}}])
+def test_mixture_is_known_by_config_without_trainer(orl: Orl, experts: dict[str, object]) -> None:
+    """The shape of a model is in the trainer's checkout."""
+    model = hugging_face(orl.working / "model", **experts)
+    words = ["train", orl.trainer, "--config", planning.WHODUNIT, "--dry-run", "--model", str(model), *MEGATRON]
+    assert REPLAY in planning.shown(orl.capsys, words)
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from orl_cluster.launch.command import trainer_defaults
 from orl_cluster.launch.command.batch import batch_size
 from orl_cluster.launch.command.critic import critic_load
 from orl_cluster.launch.command.layout import LaunchRequest
+from orl_cluster.launch.command.trainer_defaults import LORA, REPLAY
 from orl_core.errors import ConfigError
 
 from orl_miles import on_policy
@@ -26,12 +27,16 @@ Backend = Literal["fsdp", "megatron"]
 PACK, MICRO_BATCH = "--use-dynamic-batch-size", "--micro-batch-size"
 FLASH = ("flash_attention_2", "flash_attention_3")  # the builds that a probe looks for; the first is miles' default
 # miles' parser takes this option with FSDP, which trains every weight all the same.
-ONLY_MEGATRON = {"--lora-rank": "FSDP trains every weight. Use --train-backend megatron"}
+ONLY_MEGATRON = {LORA: "FSDP trains every weight. Use --train-backend megatron"}
 NOT_REINFORCE = (
     "miles ends the job at the first rollout without a trained token, such as one that failed: "
     "use reinforce_plus_plus_baseline, or train with slime"
 )
 FULLY_ASYNC = "--fully-async"
+NOT_REPLAYED = (
+    "the model is a mixture of experts, and training does not replay their choice {}. If your miles can, give "
+    f"{REPLAY} after `--`"
+)
 NOT_FULLY_ASYNC = ("--partial-rollout", "--rollout-function-path", "--rollout-all-samples-process-path")
 
 
@@ -62,6 +67,8 @@ def arguments(
     reference = request.cluster.megatron_ckpt if parallel else None
     ours = trainer_defaults.options(request, reference, {**training, **exact})
     argv = trainer_defaults.assemble(request, {"--train-backend": backend, **ours})
+    if request.mixture and REPLAY not in request.names and (not parallel or request.value(LORA) is not None):
+        notes = [*notes, NOT_REPLAYED.format("with LoRA" if parallel else "with --train-backend fsdp")]
     resumed = critic_load(argv) if estimator.critic and not request.value("--critic-load") else None
     return [*model_args, *argv, *(["--critic-load", str(resumed)] if resumed else [])], notes
 

@@ -11,9 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.request import getproxies_environment
 
+from msgspec import structs
 from orl_cluster.launch import cluster_trainer
 from orl_cluster.launch.command.command import Command
-from orl_cluster.launch.command.model_shape import model_shape
+from orl_cluster.launch.command.model_shape import is_mixture, model_shape
 from orl_cluster.launch.machine.installation import Installation
 from orl_cluster.launch.options import cluster_of
 from orl_core.config import TrainerConfig
@@ -39,6 +40,7 @@ def _command_of(installation: Installation, run: Run) -> Command:
     backend = cluster_of(run.config.trainer).train_backend or ("fsdp" if fsdp else "megatron")
     request = cluster_trainer.request_of(installation, run, trains_in_parallel=backend == "megatron")
     shape = _shape(installation, request.trainer) if backend == "megatron" else []
+    request = structs.replace(request, mixture=is_mixture(request, shape))
     argv, notes = args.arguments(request, backend, features, shape)
     # Megatron overlaps its communication only with one queue; FSDP only with several.
     queues = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if backend == "megatron" else {}

@@ -13,6 +13,7 @@ from typing import Any
 
 from orl_core.errors import EngineError, boundary
 from orl_core.trajectory import Generation
+from orl_rollout.memory.model import chosen_of, config_of
 
 _FIELDS = {"routed_experts": "rollout_routed_experts", "indexer_topk": "rollout_indexer_topk"}
 _OPTIONS = {"routed_experts": "use_rollout_routing_replay", "indexer_topk": "use_rollout_indexer_replay"}
@@ -40,8 +41,8 @@ def write(args: Any, sample: Any, generations: Sequence[Generation]) -> None:
                 numbers = _decoded(name, generations[-1].extras, rows, args)
             _widths[name] = numbers.shape[1:]
         else:
-            known = (args.num_layers, args.moe_router_topk) if name == "routed_experts" else (1, 1)
-            numbers = np.full((rows, *_widths.get(name, known)), -1, dtype=np.int32)
+            width = _widths.get(name) or (_routed(args) if name == "routed_experts" else (1, 1))
+            numbers = np.full((rows, *width), -1, dtype=np.int32)
         setattr(sample, _FIELDS[name], numbers)
 
 
@@ -60,6 +61,12 @@ def pad(args: Any, samples: Sequence[Any]) -> None:
 
 def _replayed(args: Any) -> list[str]:
     return [name for name, option in _OPTIONS.items() if getattr(args, option, False)]
+
+
+def _routed(args: Any) -> tuple[int, int]:
+    """Return the layers, and the experts that a token chooses: an option of Megatron, which FSDP has not."""
+    chosen = getattr(args, "moe_router_topk", None)
+    return args.num_layers, chosen or chosen_of(config_of(args.hf_checkpoint))
 
 
 def _decoded(name: str, extras: Mapping[str, Any], rows: int, args: Any) -> Any:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from msgspec import structs
 from orl_cluster.estimators import ESTIMATORS, OPTION
 from orl_cluster.launch import cluster_trainer
 from orl_cluster.launch.argv import Options
 from orl_cluster.launch.command import trainer_defaults
 from orl_cluster.launch.command.command import Command
 from orl_cluster.launch.command.layout import LaunchRequest
-from orl_cluster.launch.command.model_shape import model_shape
+from orl_cluster.launch.command.model_shape import is_mixture, model_shape
 from orl_cluster.launch.machine.installation import Installation
 from orl_core.config import TrainerConfig
 from orl_core.errors import ConfigError
@@ -21,7 +22,7 @@ from orl_rollout.run_folder.contract import Run
 
 from orl_slime import critic
 from orl_slime.advantages import TURN_ADVANTAGES
-from orl_slime.probe import obstacle
+from orl_slime.probe import REPLAYS, obstacle
 
 ADVANTAGES = "--custom-advantage-function-path"
 ROLLOUT, EVALUATION, FILTER = "--rollout-function-path", "--eval-function-path", "--dynamic-sampling-filter-path"
@@ -36,6 +37,7 @@ def _command_of(installation: Installation, run: Run) -> Command:
     """
     request = cluster_trainer.request_of(installation, run)
     shape = _shape(installation, request.trainer)
+    request = structs.replace(request, mixture=is_mixture(request, shape))
     if request.cluster.train_backend == "fsdp":
         raise ConfigError(
             "--train-backend fsdp: slime trains with Megatron alone since 0.2.3; leave it out, or train with miles"
@@ -43,6 +45,8 @@ def _command_of(installation: Installation, run: Run) -> Command:
     plain = not run.config.environments
     trainer_defaults.refuse_by_name(request.names, plain=plain)
     training = {**trainer_defaults.megatron(request), **_estimator_options(request), **_fully_async(request)}
+    if not installation.missing and REPLAYS not in installation.findings.features:
+        training = {**training, trainer_defaults.REPLAY: False}
     if run.config.turn_advantages:
         training = {**training, **_turn_advantages(request)}
     ours = trainer_defaults.options(request, request.cluster.megatron_ckpt, training)

@@ -28,7 +28,7 @@ from orl_cluster.launch.command.engine_weights import CHECK
 from orl_cluster.launch.command.layout import LaunchRequest, layout_of, splits_of
 from orl_cluster.launch.command.memory import estimate
 from orl_cluster.launch.command.row_check import check_rows
-from orl_cluster.launch.command.trainer_defaults import MODEL
+from orl_cluster.launch.command.trainer_defaults import MODEL, REPLAY
 from orl_cluster.launch.convert import converter
 from orl_cluster.launch.machine import probe
 from orl_cluster.launch.machine.installation import Installation, find_installation, without_busy_gpus
@@ -139,8 +139,10 @@ def _check(command: Command) -> Command:
         problems = (installation.missing, *command.problems)
         return structs.replace(command, problems=problems, notes=(*notes, unseen), estimate=memory.table)
     findings = _findings(command)
-    if CHECK in findings.unknown and CHECK not in request.names:  # a version without that option of ours
-        command = structs.replace(command, argv=tuple(without(command.argv, CHECK)))
+    lacking = [name for name in (CHECK, REPLAY) if name in findings.unknown and name not in request.names]
+    if lacking:  # a version without an option of ours
+        for name in lacking:
+            command = structs.replace(command, argv=tuple(without(command.argv, name)))
         findings = _findings(command)
     for name, hint in findings.unknown.items():
         raise ConfigError(f"{command.unknown.format(name)}{hint}")

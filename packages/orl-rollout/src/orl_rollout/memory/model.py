@@ -115,8 +115,29 @@ def config_of(model: str) -> dict[str, Any]:
 def shape_of(config: Mapping[str, Any]) -> ModelShape:
     """Return the shape of the model with this config.json. A model of text and images counts by its text."""
     with boundary(ConfigError, "reading the sizes in the model's config.json"):
-        text = config.get("text_config")
-        return _shape_of({**config, **text} if text else config)
+        return _shape_of(_text_of(config))
+
+
+def experts_of(config: Mapping[str, Any]) -> int:
+    """Return the number of experts in a layer of the model with this config.json; 0 if it is dense."""
+    with boundary(ConfigError, "reading the experts in the model's config.json"):
+        return _experts(_text_of(config))
+
+
+def chosen_of(config: Mapping[str, Any]) -> int:
+    """Return how many experts each token of the mixture with this config.json chooses."""
+    with boundary(ConfigError, "reading the experts in the model's config.json"):
+        return _size(_text_of(config), "num_experts_per_tok")
+
+
+def _text_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    text = config.get("text_config")
+    return {**config, **text} if text else config
+
+
+def _experts(config: Mapping[str, Any]) -> int:
+    names = ("num_experts", "num_local_experts", "n_routed_experts")
+    return next(filter(None, (_size(config, name, 0) for name in names)), 0)
 
 
 def _shape_of(config: Mapping[str, Any]) -> ModelShape:
@@ -129,7 +150,7 @@ def _shape_of(config: Mapping[str, Any]) -> ModelShape:
     query, key_value, cache_heads, cached, attention = (
         _latent_attention(config, hidden) if family.latent else _attention(config, family, hidden)
     )
-    count = size("num_experts", 0) or size("num_local_experts", 0) or size("n_routed_experts", 0)
+    count = _experts(config)
     width = size("intermediate_size", 0 if count else None)
     expert = size("moe_intermediate_size", width)
     chosen = size("num_experts_per_tok") if count else 0

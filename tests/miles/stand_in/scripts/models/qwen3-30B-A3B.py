@@ -4,4 +4,4 @@ from importlib import import_module
 
 
 def model_args() -> str:
-    return f"--num-layers 48 --moe-layer-freq {import_module('model_args_utils').moe_layer_freq(48)}"
+    return f"--num-layers 48 --num-experts 128 --moe-layer-freq {import_module('model_args_utils').moe_layer_freq(48)}"

@@ -2,5 +2,6 @@
 LAYERS=48
 MODEL_ARGS=(
    --num-layers $LAYERS
+   --num-experts 128
    --moe-layer-freq "$(printf '[%s]' "$LAYERS")"
 )

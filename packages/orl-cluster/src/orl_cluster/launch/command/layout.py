@@ -52,12 +52,16 @@ def splits_of(run: Run) -> int:
 
 
 class LaunchRequest(Struct, frozen=True, kw_only=True):
-    """Input of a command line. `tracking` says how the run is reported to Weights & Biases."""
+    """Input of a command line. `tracking` says how the run is reported to Weights & Biases.
+
+    `mixture` tells whether the model is known to be a mixture of experts.
+    """
 
     run: Run
     installation: Installation
     layout: Layout
     tracking: Tracking = Tracking()
+    mixture: bool = False
 
     @property
     def trainer(self) -> TrainerConfig:

@@ -1,20 +1,25 @@
-"""The options of a model's shape, which the trainer's checkout has in scripts, one for each model."""
+"""The shape of a model: its options, which the trainer's checkout has in scripts, and whether it has experts."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from orl_core.config import TrainerConfig
 from orl_core.errors import ConfigError, boundary
 from orl_core.text import did_you_mean
 from orl_rollout.edge import children
+from orl_rollout.memory.model import config_of, experts_of
 
-from orl_cluster.launch.command.trainer_defaults import MODEL
+from orl_cluster.launch.argv import number, value_of
+from orl_cluster.launch.command.layout import LaunchRequest
+from orl_cluster.launch.command.trainer_defaults import MODEL, absolute
 from orl_cluster.launch.machine.installation import Installation
 from orl_cluster.launch.options import cluster_of
 
+EXPERTS = "--num-experts"
 SHAPE_SECONDS = 120.0  # it may import the trainer's package
 
 
@@ -44,6 +49,16 @@ def model_shape(
         why = (printed.stderr.strip().splitlines() or ["no message"])[-1]
         raise ConfigError(f"--model-args {script}: it gives no options of a model: {why}")
     return words
+
+
+def is_mixture(request: LaunchRequest, shape: Sequence[str]) -> bool:
+    """Tell whether the model has experts: by the options of its `shape`, else by its config.json, if that is here."""
+    experts = request.value(EXPERTS) or value_of(shape, EXPERTS)
+    if experts or shape:
+        return (number(experts, EXPERTS) or 0) > 1
+    with suppress(ConfigError):
+        return experts_of(config_of(absolute(request.trainer.model or MODEL))) > 1
+    return False
 
 
 def _model_script(installation: Installation, trainer: TrainerConfig, suffix: str) -> Path:

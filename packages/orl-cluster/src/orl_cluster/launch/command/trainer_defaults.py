@@ -16,7 +16,7 @@ from orl_rollout.edge.secrets import refuse_in_words
 from orl_rollout.run_folder.checkpoint import trained_number
 
 from orl_cluster.estimators import OPTION
-from orl_cluster.launch.argv import Options, option_name, without
+from orl_cluster.launch.argv import Options, number, option_name, without
 from orl_cluster.launch.command.batch import TENSOR_PARALLEL, batch_options, check_batch
 from orl_cluster.launch.command.engine_weights import with_check
 from orl_cluster.launch.command.eval_sets import eval_options
@@ -52,6 +52,9 @@ REFUSED = {
     "--use-session-server": "no agent of orl asks it. Leave it out: orl's gateway serves --agent",
 }
 PARTIAL = "--partial-rollout"
+REPLAY, SEQUENCE_PARALLEL, LORA = "--use-rollout-routing-replay", "--sequence-parallel", "--lora-rank"
+# Options with which routing is not replayed: a function that may not read it, another replay, an untried adapter.
+NOT_REPLAYED = (GENERATE, "--use-routing-replay", LORA)
 
 
 def assemble(request: LaunchRequest, ours: Options) -> list[str]:
@@ -176,9 +179,12 @@ def _rollouts(request: LaunchRequest) -> Options:
 
 
 def _learning(request: LaunchRequest) -> Options:
-    """Return estimator and optimizer. The importance of old samples is corrected where rollouts can be off-policy."""
+    """Return estimator and optimizer. Importance is corrected where rollouts can be off-policy.
+
+    Those of a mixture always are: where training rounds otherwise than the engine, its router chooses other experts.
+    """
     trainer, estimator = request.trainer, request.estimator
-    old = request.cluster.asynchronous or request.value(PARTIAL) is not None
+    old = request.cluster.asynchronous or request.value(PARTIAL) is not None or request.mixture
     return {
         OPTION: estimator.name,
         "--eps-clip": 0.2,
@@ -203,11 +209,18 @@ def packing(request: LaunchRequest) -> Options:
 
 
 def megatron(request: LaunchRequest) -> Options:
-    """Return the options of Megatron, the training backend that several trainers have."""
+    """Return the options of Megatron, the training backend that several trainers have.
+
+    A mixture trains with the experts that the engine chose. Megatron asks for sequence parallelism where tensor
+    parallelism splits one.
+    """
+    tensor = number(request.value(TENSOR_PARALLEL), TENSOR_PARALLEL) or request.layout.tensor_parallel
     return {
         TENSOR_PARALLEL: request.layout.tensor_parallel,
         PIPELINE_PARALLEL: 1,
         CONTEXT_PARALLEL: 1,
+        SEQUENCE_PARALLEL: request.mixture and tensor > 1,
+        REPLAY: request.mixture and all(request.value(name) is None for name in NOT_REPLAYED),
         "--recompute-granularity": "full",
         "--recompute-method": "uniform",
         "--recompute-num-layers": 1,
