@@ -19,7 +19,7 @@ from orl_playground import server
 from rich.console import Console
 
 from benchmarks.failures import frozen, turn_index, wrong_ids, zeros
-from benchmarks.failures.plan import QUICK, Plan
+from benchmarks.failures.plan import QUICK, ZEROS, Plan
 from benchmarks.failures.plot import Plot, draw
 from benchmarks.servers import served
 from examples.loop import GAME
@@ -47,21 +47,21 @@ def _frozen(seed: int, plan: Plan) -> Curves:
         return frozen.compare(checkpoint, url, seed, plan)
 
 
-COMPARISONS: dict[str, tuple[Callable[[int, Plan], Curves], Callable[[Plan], Plot]]] = {
-    "zeros": (_zeros, zeros.plot),
-    "turn-index": (turn_index.compare, turn_index.plot),
-    "wrong-ids": (_wrong_ids, wrong_ids.plot),
-    "frozen": (_frozen, frozen.plot),
+COMPARISONS: dict[str, tuple[Callable[[int, Plan], Curves], Callable[[Plan], Plot], Plan]] = {
+    "zeros": (_zeros, zeros.plot, ZEROS),
+    "turn-index": (turn_index.compare, turn_index.plot, Plan()),
+    "wrong-ids": (_wrong_ids, wrong_ids.plot, Plan()),
+    "frozen": (_frozen, frozen.plot, Plan()),
 }
 
 
 def run(console: Console, *, quick: bool, names: tuple[str, ...] = (), output: Path = OUTPUT) -> list[str]:
     """Run the comparisons and print their curves; values and plot are written after each seed. Nothing is judged."""
     torch.set_num_threads(1)
-    plan = QUICK if quick else Plan()
     output.mkdir(parents=True, exist_ok=True)
     for name in names or COMPARISONS:
-        compare, plot = COMPARISONS[name]
+        compare, plot, full = COMPARISONS[name]
+        plan = QUICK if quick else full
         drawn, by_seed = plot(plan), dict[int, Curves]()
         console.print(drawn.title)
         for seed in plan.seeds:

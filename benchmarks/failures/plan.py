@@ -15,4 +15,5 @@ class Plan(Struct, frozen=True, kw_only=True):
     seeds: tuple[int, ...] = (0, 1, 2)
 
 
+ZEROS = Plan(group=16, clean=12, faulty=36, every=4, held_out=128)
 QUICK = Plan(tasks=2, group=2, clean=1, faulty=1, every=1, held_out=2, seeds=(0,))

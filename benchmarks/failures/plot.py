@@ -15,13 +15,17 @@ COLOURS = ("#b3261e", "#e08a00", "#1a56a0")  # failures first, orl last
 
 
 class Plot(Struct, frozen=True, kw_only=True):
-    """The words of a plot. `every` is steps between values; `marks` are vertical, `levels` horizontal lines."""
+    """The words of a plot. `every` is steps between values; `marks` are vertical, `levels` horizontal lines.
+
+    `limits` are the ends of the axis of values; without them it ends at the curves.
+    """
 
     title: str
     value: str
     every: int = 1
     start: int = 0
     log: bool = False
+    limits: tuple[float, float] | None = None
     marks: Mapping[float, str] = {}
     levels: Mapping[float, str] = {}
 
@@ -40,7 +44,7 @@ def draw(plot: Plot, curves: Mapping[int, Mapping[str, list[float]]], path: Path
         lines = [by_arm[arm] for by_arm in curves.values()]
         steps = [plot.start + plot.every * index for index in range(len(lines[0]))]
         for line in lines:
-            axes.plot(steps, line, color=colours[arm], linewidth=0.8, alpha=0.4)
+            axes.plot(steps, line, color=colours[arm], linewidth=1.0, alpha=0.45)
         axes.plot(
             steps, [fmean(column) for column in zip(*lines, strict=True)], color=colours[arm], linewidth=2.4, label=arm
         )
@@ -54,6 +58,8 @@ def draw(plot: Plot, curves: Mapping[int, Mapping[str, list[float]]], path: Path
         )
     if plot.log:
         axes.set_yscale("log")
+    if plot.limits:
+        axes.set_ylim(*plot.limits)
     axes.set(title=plot.title, xlabel="step", ylabel=plot.value)
     axes.title.set_fontsize(11)
     axes.spines[["top", "right"]].set_visible(False)

@@ -1,8 +1,9 @@
 """Failures counted as reward 0 (NeMo Gym#2552) against failures left out, after steps without a fault.
 
-A proxy answers 30 % of the environment's calls with status 500, and no rollout is played again. Both arms begin with
-the same weights, which have learnt some steps without faults. The arms differ in two things: the reward of a failed
-rollout, and whether its sampled ids train.
+A proxy answers 30 % of the environment's calls with status 500, and no rollout is played again. So a rollout of five
+calls survives with probability 0.17, and one of a single call with 0.7. Both arms begin with the same weights, which
+have learnt some steps without faults. The arms differ in two things: the reward of a failed rollout, and whether its
+sampled ids train.
 """
 
 from __future__ import annotations
@@ -105,6 +106,7 @@ def plot(plan: Plan) -> Plot:
         title="30 % of calls fail: failures counted as 0, or left out",
         value="mean reward, held-out tasks",
         every=plan.every,
+        limits=(0.4, 0.9),
         marks={plan.clean: "faults begin"},
         levels={SURE: "one sure call"},
     )
