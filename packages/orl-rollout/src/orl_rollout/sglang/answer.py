@@ -89,7 +89,10 @@ def read_generation(answer: bytes, seconds: float, wanted: Collection[str] = ())
     extras = {name: value for name in _Replayed.__struct_fields__ if (value := getattr(meta, name)) is not None}
     for name in wanted if ids else ():
         if not extras.keys() & ASKED[name]:
-            raise EngineAnswerError(f"SGLang returned no `{ASKED[name][0]}`, which was asked for (`{name}`)")
+            raise EngineAnswerError(
+                f"SGLang returned no `{ASKED[name][0]}`, which was asked for (`{name}`). "
+                "Update SGLang and its router, or switch off the trainer's option that asks for it"
+            )
     return Generation(
         token_ids=ids,
         logprobs=logprobs,
