@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from orl_rollout.run_folder.checkpoint import checkpoint_in
 
 from tests.kit.saved import hugging_face, saved
 from tests.two_pythons import planning
+from tests.two_pythons.environment import STAND_INS
 from tests.two_pythons.fixtures import Orl
 from tests.two_pythons.planning import APART, WHODUNIT
 
@@ -138,6 +140,20 @@ def test_mixture_options_follow_the_other_options(orl: Orl, monkeypatch: pytest.
     assert REPLAY not in orl.words(*MEGATRON, *own, config=planning.plain(orl.working))
     monkeypatch.setenv("STAND_IN_LACKS", REPLAY)
     assert REPLAY not in orl.words(*MEGATRON)
+
+
+@pytest.mark.slow
+def test_router_that_drops_the_request_for_routing_replays_none(orl: Orl) -> None:
+    """The released sglang-router 0.3.2 does: every rollout of a run ended in ERROR."""
+    old = shutil.copytree(STAND_INS[orl.trainer], orl.working / "old")
+    (old / "sglang_router" / "router.so").write_bytes(b"return_hidden_states")
+    path = [*MEGATRON, f"--{orl.trainer}-path", str(old)]
+    plan = orl.planned(*path)
+    assert REPLAY not in planning.words_of(plan)
+    assert "`return_routed_experts`" in plan
+    assert f"not start on this machine: {REPLAY}" in orl.planned(*path, "--", REPLAY)
+    own = ["--", REPLAY, "--sglang-router-ip", "127.0.0.1"]
+    assert REPLAY in orl.words(*path, *own)
 
 
 @pytest.mark.parametrize("experts", [{"num_experts": 128}, {"text_config": {"n_routed_experts": 8}}])

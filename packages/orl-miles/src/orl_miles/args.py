@@ -16,7 +16,8 @@ from orl_cluster.launch.command import trainer_defaults
 from orl_cluster.launch.command.batch import batch_size
 from orl_cluster.launch.command.critic import critic_load
 from orl_cluster.launch.command.layout import LaunchRequest
-from orl_cluster.launch.command.trainer_defaults import LORA, REPLAY
+from orl_cluster.launch.command.trainer_defaults import LORA, UNREPLAYED
+from orl_cluster.launch.machine.probe import REPLAY
 from orl_core.errors import ConfigError
 
 from orl_miles import on_policy
@@ -33,9 +34,9 @@ NOT_REINFORCE = (
     "use reinforce_plus_plus_baseline, or train with slime"
 )
 FULLY_ASYNC = "--fully-async"
+OWN_ROUTER = "--use-miles-router"  # forwards every field of a request
 NOT_REPLAYED = (
-    "the model is a mixture of experts, and training does not replay their choice {}. If your miles can, give "
-    f"{REPLAY} after `--`"
+    f"{UNREPLAYED} {{}}. If your miles can, give {REPLAY} after `--`"
 )
 NOT_FULLY_ASYNC = ("--partial-rollout", "--rollout-function-path", "--rollout-all-samples-process-path")
 
@@ -63,7 +64,7 @@ def arguments(
         )
     parallel = backend == "megatron"
     exact = on_policy.options(request, fsdp=not parallel)
-    training, notes = (trainer_defaults.megatron(request), []) if parallel else _fsdp(request, features, exact)
+    training, notes = _megatron(request) if parallel else _fsdp(request, features, exact)
     reference = request.cluster.megatron_ckpt if parallel else None
     ours = trainer_defaults.options(request, reference, {**training, **exact})
     argv = trainer_defaults.assemble(request, {"--train-backend": backend, **ours})
@@ -71,6 +72,11 @@ def arguments(
         notes = [*notes, NOT_REPLAYED.format("with LoRA" if parallel else "with --train-backend fsdp")]
     resumed = critic_load(argv) if estimator.critic and not request.value("--critic-load") else None
     return [*model_args, *argv, *(["--critic-load", str(resumed)] if resumed else [])], notes
+
+
+def _megatron(request: LaunchRequest) -> tuple[Options, list[str]]:
+    replayed, notes = trainer_defaults.replays(request, able=True, routers=(OWN_ROUTER,))
+    return trainer_defaults.megatron(request, replayed=replayed), [*notes]
 
 
 def _fsdp(request: LaunchRequest, features: Collection[str], exact: Options) -> tuple[Options, list[str]]:

@@ -17,7 +17,7 @@ from orl_cluster.launch.argv import value_of
 from orl_cluster.launch.machine import probe
 from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER, checkpoint_in, conversion_of
 
-from orl_miles.args import FLASH
+from orl_miles.args import FLASH, OWN_ROUTER
 
 FLASH_PACKAGES = dict(zip(("flash-attn", "flash-attn-3"), FLASH, strict=True))
 
@@ -28,7 +28,8 @@ def findings(argv: Sequence[str]) -> probe.Findings:
     facts = probe.findings("miles", argv, last_parser=f"miles.backends.{backend}_utils.arguments")
     root = Path(facts.root)
     features = _features(root) if facts.root else ()
-    return structs.replace(facts, features=features, obstacle=obstacle(argv) if argv else "")
+    fault = ("" if OWN_ROUTER in argv else probe.not_forwarded(argv)) or (obstacle(argv) if argv else "")
+    return structs.replace(facts, features=features, obstacle=fault)
 
 
 def obstacle(argv: Sequence[str]) -> str:
@@ -37,13 +38,13 @@ def obstacle(argv: Sequence[str]) -> str:
 
 
 def _features(root: Path) -> tuple[str, ...]:
-    """Return the training backends and flash-attention builds that are installed."""
+    """Return the training backends and flash-attention builds that are installed, and whether routing is forwarded."""
     actor = root / "miles" / "backends" / "fsdp_utils" / "actor.py"
     here = ["megatron"] if probe.finds("megatron.training") else []
     if actor.is_file():
         here.append("fsdp")
     builds = (attention for package, attention in FLASH_PACKAGES.items() if any(distributions(name=package)))
-    return (*here, *builds)
+    return (*here, *builds, *((probe.FORWARDS,) if probe.router_forwards() else ()))
 
 
 def _fsdp_checkpoint(argv: Sequence[str]) -> str:

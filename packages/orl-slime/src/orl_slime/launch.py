@@ -44,9 +44,10 @@ def _command_of(installation: Installation, run: Run) -> Command:
         )
     plain = not run.config.environments
     trainer_defaults.refuse_by_name(request.names, plain=plain)
-    training = {**trainer_defaults.megatron(request), **_estimator_options(request), **_fully_async(request)}
-    if not installation.missing and REPLAYS not in installation.findings.features:
-        training = {**training, trainer_defaults.REPLAY: False}
+    features = installation.findings.features
+    replayed, notes = trainer_defaults.replays(request, able=bool(installation.missing) or REPLAYS in features)
+    megatron = trainer_defaults.megatron(request, replayed=replayed)
+    training = {**megatron, **_estimator_options(request), **_fully_async(request)}
     if run.config.turn_advantages:
         training = {**training, **_turn_advantages(request)}
     ours = trainer_defaults.options(request, request.cluster.megatron_ckpt, training)
@@ -59,6 +60,7 @@ def _command_of(installation: Installation, run: Run) -> Command:
         unknown="slime, Megatron and SGLang have no option {}, which slime would ignore",
         memory=cluster_trainer.MEGATRON_MEMORY,
         problems=tuple(filter(None, [obstacle(argv)])) if installation.missing else (),
+        notes=notes,
     )
 
 

@@ -19,8 +19,8 @@ from orl_cluster.launch.machine import probe
 from orl_core.errors import OrlError, boundary
 from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER, checkpoint_in, conversion_of
 
-MEGATRON_PARSER = "slime.backends.megatron_utils.arguments"  # loaded: then every parser has been asked
 REPLAYS = "routing replay"  # a feature: its Sample reads what the engine returns (`orl_slime.replay`), from 0.3.1 on
+MEGATRON_PARSER = "slime.backends.megatron_utils.arguments"  # loaded: then every parser has been asked
 
 
 def findings(argv: Sequence[str]) -> probe.Findings:
@@ -28,8 +28,9 @@ def findings(argv: Sequence[str]) -> probe.Findings:
     facts = probe.findings("slime", argv, last_parser=MEGATRON_PARSER)
     types = Path(facts.root, "slime", "utils", "types.py")
     reads = facts.root and types.is_file() and "def append_response_tokens(" in types.read_text(encoding="utf-8")
-    features = (REPLAYS,) if reads else ()
-    return structs.replace(facts, features=features, obstacle=obstacle(argv) if argv else "")
+    features = (*((REPLAYS,) if reads else ()), *((probe.FORWARDS,) if probe.router_forwards() else ()))
+    fault = probe.not_forwarded(argv) or (obstacle(argv) if argv else "")
+    return structs.replace(facts, features=features, obstacle=fault)
 
 
 def obstacle(argv: Sequence[str]) -> str:

@@ -28,11 +28,11 @@ from orl_cluster.launch.command.engine_weights import CHECK
 from orl_cluster.launch.command.layout import LaunchRequest, layout_of, splits_of
 from orl_cluster.launch.command.memory import estimate
 from orl_cluster.launch.command.row_check import check_rows
-from orl_cluster.launch.command.trainer_defaults import MODEL, REPLAY
+from orl_cluster.launch.command.trainer_defaults import MODEL
 from orl_cluster.launch.convert import converter
 from orl_cluster.launch.machine import probe
 from orl_cluster.launch.machine.installation import Installation, find_installation, without_busy_gpus
-from orl_cluster.launch.machine.probe import CUSTOM_CONFIG, Findings
+from orl_cluster.launch.machine.probe import CUSTOM_CONFIG, REPLAY, Findings
 from orl_cluster.launch.machine.ray_cluster import ray_address, several_nodes, unclosable
 from orl_cluster.launch.options import CLUSTER, DEFAULTS, CheckoutOptions, ClusterOptions, cluster_of, resolve
 from orl_cluster.launch.run.attempts import run_to_end

@@ -21,7 +21,7 @@ from orl_cluster.launch.command.batch import TENSOR_PARALLEL, batch_options, che
 from orl_cluster.launch.command.engine_weights import with_check
 from orl_cluster.launch.command.eval_sets import eval_options
 from orl_cluster.launch.command.layout import PER_GPU, PIPELINE_PARALLEL, LaunchRequest
-from orl_cluster.launch.machine.probe import CUSTOM_CONFIG
+from orl_cluster.launch.machine.probe import CUSTOM_CONFIG, DROPS, FORWARDS, REPLAY, ROUTER
 from orl_cluster.launch.options import CONTEXT_PARALLEL
 
 MODEL = "Qwen/Qwen3-30B-A3B"
@@ -52,8 +52,9 @@ REFUSED = {
     "--use-session-server": "no agent of orl asks it. Leave it out: orl's gateway serves --agent",
 }
 PARTIAL = "--partial-rollout"
-REPLAY, SEQUENCE_PARALLEL, LORA = "--use-rollout-routing-replay", "--sequence-parallel", "--lora-rank"
+SEQUENCE_PARALLEL, LORA = "--sequence-parallel", "--lora-rank"
 # Options with which routing is not replayed: a function that may not read it, another replay, an untried adapter.
+UNREPLAYED = "the model is a mixture of experts, and training does not replay their choice"
 NOT_REPLAYED = (GENERATE, "--use-routing-replay", LORA)
 
 
@@ -208,11 +209,11 @@ def packing(request: LaunchRequest) -> Options:
     return {"--use-dynamic-batch-size": True, PER_GPU: request.trainer.max_tokens_per_gpu}
 
 
-def megatron(request: LaunchRequest) -> Options:
+def megatron(request: LaunchRequest, *, replayed: bool) -> Options:
     """Return the options of Megatron, the training backend that several trainers have.
 
-    A mixture trains with the experts that the engine chose. Megatron asks for sequence parallelism where tensor
-    parallelism splits one.
+    A mixture's routing is `replayed`, see `replays`. Megatron asks for sequence parallelism if tensor parallelism
+    splits a mixture.
     """
     tensor = number(request.value(TENSOR_PARALLEL), TENSOR_PARALLEL) or request.layout.tensor_parallel
     return {
@@ -220,7 +221,7 @@ def megatron(request: LaunchRequest) -> Options:
         PIPELINE_PARALLEL: 1,
         CONTEXT_PARALLEL: 1,
         SEQUENCE_PARALLEL: request.mixture and tensor > 1,
-        REPLAY: request.mixture and all(request.value(name) is None for name in NOT_REPLAYED),
+        REPLAY: replayed,
         "--recompute-granularity": "full",
         "--recompute-method": "uniform",
         "--recompute-num-layers": 1,
@@ -231,6 +232,19 @@ def megatron(request: LaunchRequest) -> Options:
         "--attention-softmax-in-fp32": True,
         "--attention-backend": "flash",
     }
+
+
+def replays(request: LaunchRequest, *, able: bool, routers: Sequence[str] = ()) -> tuple[bool, tuple[str, ...]]:
+    """Tell whether a mixture trains with the experts that the engine chose, with notes for its user.
+
+    `able` tells whether the trainer can. The installed router has to forward the request for it, if no option of
+    `routers`, or ROUTER, names another.
+    """
+    wanted = request.mixture and able and all(request.value(name) is None for name in NOT_REPLAYED)
+    other = any(request.value(name) is not None for name in (ROUTER, *routers))
+    forwards = request.installation.missing or other or FORWARDS in request.installation.findings.features
+    silent = not wanted or forwards or REPLAY in request.names
+    return wanted and forwards, () if silent else (f"{UNREPLAYED}: {DROPS}",)
 
 
 def _tracking(request: LaunchRequest) -> Options:

@@ -37,6 +37,12 @@ from orl_cluster.launch.argv import names_in, value_of
 
 TRACKERS = ("wandb", "tensorboard")
 CUSTOM_CONFIG = "--custom-config-path"
+REPLAY, ROUTER = "--use-rollout-routing-replay", "--sglang-router-ip"
+FORWARDS = "routing is forwarded"  # a feature: the router hands the request for it to the engine
+DROPS = (
+    "the installed sglang-router drops `return_routed_experts`, so that engines return no routing. Install the router "
+    "that the trainer's Dockerfile names"
+)
 WORKING_FOLDER = "orl_working_folder"  # in the file of that option: where the user's own modules are
 ASK_SECONDS = 300.0  # it imports torch, the engine and the backend, which takes a minute on a slow disk
 
@@ -196,6 +202,25 @@ def finds(module: str) -> bool:
         return find_spec(module) is not None
     except ModuleNotFoundError:
         return False
+
+
+def router_forwards(field: str = "return_routed_experts") -> bool:
+    """Tell whether the installed sglang-router hands `field` to the engine. It drops what it was not built with.
+
+    Release 0.3.2 was not; the builds in the trainers' images were.
+    """
+    spec = find_spec("sglang_router")
+    folders = spec.submodule_search_locations if spec else None
+    libraries = (library for folder in folders or () for library in Path(folder).glob("*.so"))
+    return any(field.encode() in library.read_bytes() for library in libraries)
+
+
+def not_forwarded(argv: Sequence[str]) -> str:
+    """Return why the run of `argv` would get no routing to replay, or "". A router of the user's is not asked."""
+    names = names_in(argv)
+    if REPLAY not in names or ROUTER in names or router_forwards():
+        return ""
+    return f"{REPLAY}: {DROPS}, or leave it out"
 
 
 def goes_on(argv: Sequence[str]) -> bool:
