@@ -18,7 +18,11 @@ ASKED = {"input_ids": [1, 2], "sampling_params": {"max_new_tokens": 2}, "return_
 
 @pytest.mark.asyncio
 async def test_library_tells_what_the_router_forwards() -> None:  # shows A4
-    async with asyncio.timeout(HANGS), SglangServer(lambda ids, sampling: ANSWER) as engine, router([engine.url]) as url:
+    async with (
+        asyncio.timeout(HANGS),
+        SglangServer(lambda ids, sampling: ANSWER) as engine,
+        router([engine.url]) as url,
+    ):
         async with aiohttp.ClientSession() as http:
             await http.post(f"{url}/generate", json=ASKED | dict.fromkeys(FIELDS, True))
         (request,) = engine.requests

@@ -35,9 +35,7 @@ NOT_REINFORCE = (
 )
 FULLY_ASYNC = "--fully-async"
 OWN_ROUTER = "--use-miles-router"  # forwards every field of a request
-NOT_REPLAYED = (
-    f"{UNREPLAYED} {{}}. If your miles can, give {REPLAY} after `--`"
-)
+NOT_REPLAYED = f"{UNREPLAYED} {{}}. If your miles can, give {REPLAY} after `--`"
 NOT_FULLY_ASYNC = ("--partial-rollout", "--rollout-function-path", "--rollout-all-samples-process-path")
 
 
