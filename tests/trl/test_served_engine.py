@@ -58,7 +58,7 @@ def test_training_goes_on_with_the_weights_of_each_step(checkpoint: Path, tmp_pa
         train(run, player.open, opening(server, control, tmp_path))
     assert server.weight_version == "2"
     assert len(server.weights) == 5  # before each batch: three of the held-out tasks, two of training
-    assert server.released == {"weights", "kv_cache"}
+    assert server.released == {"weights", "kv_cache", "cuda_graph"}
     assert summary(run)["steps"] == 2
     for row in rows(run):
         assert row[SYNC_SECONDS] > 0

@@ -12,7 +12,8 @@ from aiohttp import web
 
 from orl_testing.sglang.engine import ServedModel
 
-MEMORY = ("weights", "kv_cache")
+MAPPED = {"weights", "kv_cache"}  # the memory that a release unmaps
+MEMORY = (*MAPPED, "cuda_graph")
 
 
 def control_routes(server: ServedModel) -> list[web.RouteDef]:
@@ -103,7 +104,7 @@ class _Control:
         tags = (await _body(http)).get("tags") or MEMORY
         if self._server.running:
             return web.json_response({"error": {"message": "the server is not idle"}}, status=400)
-        if "kv_cache" in tags and self._server.gpu_busy:
+        if self._server.gpu_busy and MAPPED & {*tags}:
             return web.json_response({"error": {"message": "CUDA error: an illegal memory access"}}, status=500)
         self._server.gpu_busy = False
         self._server.released |= set(tags)

@@ -111,6 +111,7 @@ class ServedEngine:
     def _send(self, version: str) -> None:
         sent = fingerprints(policy_weights(self._model))
         if self._released:
+            self._control.resume("cuda_graph")
             self._control.resume("weights")
         self._sender.send(self._model, version)
         if self._released:
@@ -121,8 +122,9 @@ class ServedEngine:
 
     def _release(self) -> None:
         self._control.settle()
-        # SGLang waits for its GPU only after a release (its pull request 31073). Kernels of answered requests may still
-        # read the KV cache, so the release of the weights is the wait before that of the cache.
+        # SGLang waits for its GPU only after a release (its pull request 31073), and kernels of answered requests may
+        # still read weights and KV cache. The graphs' memory is not the saver's, so their release is that wait alone.
+        self._control.release("cuda_graph")
         self._control.release("weights")
         self._control.release("kv_cache")
         self._released = True

@@ -15,7 +15,7 @@ from orl_core.errors import EngineAnswerError, EngineError, EngineRefused, bound
 from orl_rollout.edge import interrupt
 from orl_rollout.edge.http import HttpClient, read, read_error
 
-Memory = Literal["weights", "kv_cache"]
+Memory = Literal["weights", "kv_cache", "cuda_graph"]
 
 ANSWER_BYTES = 1 << 24
 HEALTH_SECONDS = 5.0
