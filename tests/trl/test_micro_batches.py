@@ -260,6 +260,20 @@ def test_logprobs_of_a_batch_are_those_of_trl(trainer: Any, batch: dict[str, Any
 
 
 @pytest.mark.slow
+def test_every_query_sees_a_key(trainer: Any, batch: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
+    """Attention on a GPU returned NaN as the gradient of queries at padding on the left (PyTorch issue 178251)."""
+    score, masks = GRPOTrainer._get_per_token_logps_and_entropies, list[Tensor]()
+
+    def noting(self: Any, model: Any, ids: Tensor, mask: Tensor, keep: int, **more: Any) -> Any:
+        masks.append(mask)
+        return score(self, model, ids, mask, keep, **more)
+
+    monkeypatch.setattr(GRPOTrainer, "_get_per_token_logps_and_entropies", noting)
+    trainer.training_step(trainer.model, batch, None)
+    assert masks
+    assert all(bool(mask[:, 0].all()) for mask in masks)
+
+
 def test_run_counts_what_it_repeated(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     run = make_run(tmp_path / "run", checkpoint, num_rollout=1, max_tokens_per_gpu=24)
     step = Trainer.training_step

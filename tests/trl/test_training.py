@@ -36,7 +36,7 @@ from orl_trl.training.training_run import quiet_trl, runtime_of, train, trainer_
 from orl_trl.training.trl_metrics import NAMES, trl_metrics
 from orl_trl.training.whole_checkpoints import WholeCheckpoints
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer
 
 from tests.kit.nvml import Gpu, driver
 from tests.kit.tokenizers import template
@@ -160,6 +160,26 @@ def test_logprobs_of_other_weights_end_the_run(checkpoint: Path, tmp_path: Path)
         train(run, StalePlayer(run.config, by_row).open)
     assert summary(run)["steps"] == 8
     assert "max_logprob_difference" in summary(run)["error"]
+
+
+def test_gradient_that_is_not_finite_is_not_applied(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A run on a GPU applied one, and ended with `SGLang died`, without a word about the weights."""
+    step = Trainer.training_step
+
+    def broken(self: Trainer, *arguments: Any) -> Any:
+        loss = step(self, *arguments)
+        if self.state.global_step == 2:  # the first update of the second step
+            model: Any = self.model
+            next(model.parameters()).grad[0] = float("nan")
+        return loss
+
+    monkeypatch.setattr(Trainer, "training_step", broken)
+    run = make_run(tmp_path / "run", checkpoint)
+    with pytest.raises(OrlError, match="gradient of update 3"):
+        train(run, Player(run.config, by_row).open)
+    assert "gradient" in summary(run)["error"]
+    weights = AutoModelForCausalLM.from_pretrained(run.folder / "checkpoint").parameters()
+    assert all(bool(one.isfinite().all()) for one in weights)
 
 
 def test_ctrl_c_closes_the_sessions_and_writes_what_there_is(checkpoint: Path, tmp_path: Path):

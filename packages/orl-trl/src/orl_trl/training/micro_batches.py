@@ -205,9 +205,8 @@ class MicroBatches(SeveralRows):
         **more: Any,
     ) -> Any:
         """Return TRL's logprobs; those of a whole batch, which it asks for by `batch_size`, in micro-batches."""
-        score = super()._get_per_token_logps_and_entropies
         if batch_size is None:
-            return score(model, input_ids, attention_mask, logits_to_keep, **more)
+            return self._score(model, input_ids, attention_mask, logits_to_keep, **more)
         cut = input_ids.size(1) - logits_to_keep
         prompts, responses = (mask.sum(1).tolist() for mask in (attention_mask[:, :cut], attention_mask[:, cut:]))
         logprobs = torch.zeros(attention_mask[:, cut:].shape, device=input_ids.device)
@@ -217,10 +216,23 @@ class MicroBatches(SeveralRows):
                 prompt, keep = (max(lengths[row] for row in rows) for lengths in (prompts, responses))
                 ids, mask = (one[rows, cut - prompt : cut + keep] for one in (input_ids, attention_mask))
                 self._tried = len(rows), ids.numel()
-                logprobs[rows, :keep] = score(model, ids, mask, keep, **more)[0].float()
+                logprobs[rows, :keep] = self._score(model, ids, mask, keep, **more)[0].float()
 
         self._until_it_fits(fill, lambda: None)
         return logprobs, None, None
+
+    def _score(self, model: Any, ids: Tensor, mask: Tensor, keep: int, **more: Any) -> Any:
+        """Return TRL's logprobs, entropies and auxiliary loss of rows whose padding is moved to the right.
+
+        A query at padding on the left sees no key. If many do, gradients of PyTorch's attention on a GPU are NaN.
+        """
+        padding = (mask.cumsum(1) == 0).sum(1, keepdim=True)
+        widest, width = int(padding.max()), ids.size(1)
+        places = (torch.arange(width, device=ids.device) + padding) % width
+        score = super()._get_per_token_logps_and_entropies
+        *by_id, loss = score(model, ids.gather(1, places), mask.gather(1, places), keep + widest, **more)
+        back = torch.arange(keep, device=ids.device) + widest - padding
+        return *(None if values is None else values.gather(1, back) for values in by_id), loss
 
     def _until_it_fits(self, work: Callable[[], T], begin_again: Callable[[], None]) -> T:
         """Return what `work` returns. If memory runs out, halve the budget, `begin_again` and repeat it.

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+import torch
 from msgspec import UNSET, structs
 from orl_core.errors import OrlError
 from orl_rollout.edge import interrupt
@@ -81,6 +82,23 @@ class Training(TrainerCallback):
         interrupt.check()
 
     on_substep_end = on_step_begin
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any
+    ) -> None:
+        """Refuse a gradient that is not finite: it would make every weight NaN, and SGLang dies of those.
+
+        Raises:
+            OrlError: it is not; the weights are still those of the update before.
+        """
+        if args.fp16:  # accelerate leaves such an update out, and lowers the scale
+            return
+        gradients = [one.grad for one in more["model"].parameters() if one.grad is not None]
+        if not torch.isfinite(torch.nn.utils.get_total_norm(gradients)):
+            raise OrlError(
+                f"the gradient of update {state.global_step + 1} is not finite, and is not applied. "
+                "Continue from the last checkpoint with --load, and lower --lr"
+            )
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any) -> None:
         """Collect an update's numbers; the last one of a step ends it. Evaluations and totals are no update's."""

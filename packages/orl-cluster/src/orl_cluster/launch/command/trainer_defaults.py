@@ -242,7 +242,8 @@ def replays(request: LaunchRequest, *, able: bool, routers: Sequence[str] = ()) 
     """
     wanted = request.mixture and able and all(request.value(name) is None for name in NOT_REPLAYED)
     other = any(request.value(name) is not None for name in (ROUTER, *routers))
-    forwards = request.installation.missing or other or FORWARDS in request.installation.findings.features
+    installation = request.installation
+    forwards = other or bool(installation.missing) or FORWARDS in installation.findings.features
     silent = not wanted or forwards or REPLAY in request.names
     return wanted and forwards, () if silent else (f"{UNREPLAYED}: {DROPS}",)
 
