@@ -79,6 +79,10 @@ def test_unequal_weights_are_told_with_the_way_around(monkeypatch: pytest.Monkey
     assert "trainer.flags.check-weight-update-equal=false" in told
 
 
+def test_engine_that_died_before_a_checkpoint_ends_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    assert "refused" in error_of(monkeypatch, tmp_path, Failure(error="Connection refused", engine_gone=True))
+
+
 def test_other_failure_tells_of_no_node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     assert "lost" not in error_of(monkeypatch, tmp_path, Failure(error="ValueError: no"))
 

@@ -120,6 +120,28 @@ def test_log_tells_which_memory_ran_out(tmp_path: Path, text: str, *, memory: bo
     assert not failure_of(log, start=start).lacks_memory
 
 
+@pytest.mark.parametrize(
+    ("line", "gone"),
+    [
+        (
+            "requests.exceptions.ConnectionError: HTTPConnectionPool(host='192.0.2.2', port=25000): "
+            "Max retries exceeded with url: /resume_memory_occupation (Caused by E: Connection refused)",
+            True,
+        ),
+        (
+            "ConnectionError: HTTPSConnectionPool(host='api.wandb.ai', port=443): Max retries exceeded with url: /",
+            False,
+        ),
+        ("tool.py: error: argument --moe-layer-freq: invalid value", False),
+    ],
+)
+def test_last_error_tells_of_an_engine_that_is_gone(tmp_path: Path, line: str, *, gone: bool):
+    log = tmp_path / "trainer.log"
+    log.write_text(f"ValueError: before\n{line}\n[rank0]: Warning: a group was not destroyed\n", encoding="utf-8")
+    assert failure_of(log).error == line
+    assert failure_of(log).engine_gone == gone
+
+
 def test_record_of_restarts_survives_a_torn_line(tmp_path: Path):
     assert recoveries.read(tmp_path) == ()
     made = Recovery(attempt=1, option=PER_GPU, before="8192", after="4096", checkpoint=20)

@@ -70,6 +70,19 @@ def test_run_without_gpu_memory_recovers_with_less(  # shows A16 A18 E12 G17 G19
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
+def test_run_goes_on_after_the_death_of_an_engine(monkeypatch: pytest.MonkeyPatch, python: str, working: Path) -> None:
+    """A colocated slime ended so on two H100s, when one of two engines got a SIGKILL."""
+    monkeypatch.setenv("STAND_IN_ENDS", "engine dies")
+    assert trained(python, working, "--model-args", "qwen3-0.6B") == 0
+    attempts, folder = attempts_of(working), working / "runs" / "run"
+    assert values_of(attempts, "--load") == [str(folder / "checkpoint")] * 3
+    record = read_record(folder)
+    assert [(one.attempt, one.option, one.checkpoint) for one in record.recoveries] == [(1, "", 0), (2, "", 0)]
+    assert "engine" in record.recoveries[0].text
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
 def test_failure_after_a_recovery_ends_the_run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str, working: Path
 ) -> None:

@@ -47,6 +47,13 @@ match ends:
             sys.exit(NO_MEMORY)
     case "recovers, then fails":
         sys.exit(NO_MEMORY if len(attempts) == 1 else "ValueError: a fault of another kind")
+    case "engine dies":
+        if len(attempts) < 3:
+            pool = "HTTPConnectionPool(host='10.0.0.1', port=15000)"
+            sys.exit(
+                f"requests.exceptions.ConnectionError: {pool}: Max retries exceeded with url: "
+                "/resume_memory_occupation (Caused by NewConnectionError: [Errno 111] Connection refused)"
+            )
     case "interrupted":
         os.kill(os.getppid(), signal.SIGINT)
         time.sleep(60)

@@ -14,7 +14,7 @@ The folder of a run holds, whichever trainer made it:
     tokenizer.json    the tokenizer of the ids in the journal, next to it
     trainer.log       the output of a trainer that runs in a process of its own
     engine.log        the output of an SGLang that TRL started
-    recoveries.jsonl  the restarts of such a trainer after GPU memory ran out, if there were any
+    recoveries.jsonl  the restarts of such a trainer after a lack of GPU memory or the death of an engine
     summary.json      the figures of the whole run; `interrupted: true` from the moment a signal comes
     checkpoint/       the last weights, or a link to their folder; orl_checkpoint.json in it tells their format
     trainer/checkpoint-N/  with TRL the last two of training, N updates of the optimizer, each `save_interval` steps

@@ -1,4 +1,4 @@
-"""recoveries.jsonl of a run: one line for each restart of the trainer after GPU memory ran out."""
+"""recoveries.jsonl of a run: one line for each restart of the trainer."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ FILE = "recoveries.jsonl"
 
 
 class Recovery(Struct, frozen=True, kw_only=True):
-    """One restart, the `attempt`-th of the run, with `option` at `after` instead of `before`.
+    """One restart, the `attempt`-th of the run. After a lack of GPU memory, `option` is `after` instead of `before`.
 
     `checkpoint` is the number of the checkpoint that it continues; None if there is none and it begins again.
     `error` is how the attempt before it ended, `seconds` how long the run had lasted then.
     """
 
     attempt: int
-    option: str
-    before: str
-    after: str
+    option: str = ""
+    before: str = ""
+    after: str = ""
     checkpoint: int | None = None
     error: str = ""
     seconds: float = 0.0
@@ -31,11 +31,10 @@ class Recovery(Struct, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         """The restart in one line."""
+        why = "GPU memory ran out" if self.option else "An engine died"
         begins = "from the beginning" if self.checkpoint is None else f"from checkpoint {self.checkpoint}"
-        return (
-            f"GPU memory ran out. Restart {self.attempt} {begins} with {self.option} {self.after} instead of "
-            f"{self.before}"
-        )
+        change = f" with {self.option} {self.after} instead of {self.before}" if self.option else ""
+        return f"{why}. Restart {self.attempt} {begins}{change}"
 
 
 def append(folder: Path, recovery: Recovery) -> None:

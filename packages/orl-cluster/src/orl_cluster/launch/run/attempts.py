@@ -1,4 +1,4 @@
-"""Runs a trainer to its end, and again with less memory where a GPU's memory ran out. Writes the summary.
+"""Runs a trainer to its end, and again if a GPU's memory ran out or an engine died. Writes the summary.
 
 Every attempt continues from the run's own newest checkpoint. Journal, metrics and log are those of one run.
 """
@@ -98,10 +98,15 @@ class _Attempts:
         self._first = command
         self._remake = remake
         self._changes: list[recovery.Change] = []
+        self._restarts = 0
         self._found = recovery.saved_step(command.request.save)
+        self._latest: recovery.SavedStep | None = self._found  # at the beginning of the present attempt
 
     def next(self, failure: tuple[int, Failure]) -> None:
         """Make the command of the next attempt, and record it.
+
+        Trainers that share GPUs with their engines call a dead one between batches, and end. A new attempt helps if the
+        one before saved a checkpoint: so each makes progress.
 
         Raises:
             OrlError: it is the last attempt that failed.
@@ -113,18 +118,20 @@ class _Attempts:
         change = None
         if why.lacks_gpu_memory and len(self._changes) < allowed:
             change = recovery.next_change(self.command.argv, request.names, self._changes, in_engine=why.in_engine)
-        if change is None:
-            raise self._error(code, why)
-        self._changes.append(change)
         checkpoint = recovery.saved_step(request.save)
+        if change is None and (not why.engine_gone or checkpoint == self._latest):
+            raise self._error(code, why)
+        self._changes += [change] if change else []
+        self._latest = checkpoint
+        self._restarts += 1
         goes_on = checkpoint is not None and (checkpoint != self._found or request.loads_own)
         command = self._remake(recovery.going_on(request.run, request.save)) if goes_on else self._first
         self.command = structs.replace(command, argv=tuple(recovery.changed(command.argv, self._changes)))
         record = Recovery(
-            attempt=len(self._changes),
-            option=change.option,
-            before=change.before,
-            after=change.after,
+            attempt=self._restarts,
+            option=change.option if change else "",
+            before=change.before if change else "",
+            after=change.after if change else "",
             checkpoint=checkpoint.number if checkpoint and goes_on else None,
             error=shown(why.error),
             seconds=round(time.monotonic() - request.run.started, 1),

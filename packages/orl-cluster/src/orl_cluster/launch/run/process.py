@@ -22,7 +22,10 @@ ENGINE = re.compile(r"^\s*(?:\x1b\[\d+m)?\(\w*SGLang\w*[ )]")  # what Ray writes
 # What Ray says of a node that is gone: `address` is known where the raylet of another node reports it.
 LOST_NODE = re.compile(r"address: (?P<address>\S+) and node name: .* marked dead|because its node has died")
 UNEQUAL = "check tensor equality failed"  # SGLang's words
-_EXCEPTION = re.compile(r"\b[A-Za-z_.]*(?:Error|Exception|Aborted|Interrupt)(?:: |$)")
+ENGINE_GONE = re.compile(r"\bHTTPConnectionPool\(.*: Max retries exceeded with url: /.*Connection refused")
+_EXCEPTION = re.compile(
+    r"\b[A-Za-z_.]*(?:Error|Exception|Aborted|Interrupt)(?:: |$)|: error: "
+)  # the last is argparse's
 
 
 def run(
@@ -50,14 +53,16 @@ class Failure(Struct, frozen=True, kw_only=True):
     """The end of a log. `error` is its last line that names an exception, else its last line.
 
     `lacks_memory` tells that memory ran out; `lacks_gpu_memory` that it was a GPU's; `in_engine` that it was in an
-    engine and not in training. `lost_node` is the address of a node that Ray lost, or "a node" where Ray does not say.
-    `unequal_weights` tells that engines did not hold the weights that they were sent.
+    engine and not in training. `engine_gone` tells that the trainer could not reach an engine. `lost_node` is the
+    address of a node that Ray lost, or "a node" if Ray does not say. `unequal_weights` tells that engines did not hold
+    the weights that they were sent.
     """
 
     error: str
     lacks_memory: bool = False
     lacks_gpu_memory: bool = False
     in_engine: bool = False
+    engine_gone: bool = False
     lost_node: str = ""
     unequal_weights: bool = False
 
@@ -76,6 +81,7 @@ def failure_of(log: Path, *, start: int = 0) -> Failure:
         lacks_memory=bool(gpu) or any(sign in line for line in lines for sign in MEMORY),
         lacks_gpu_memory=bool(gpu),
         in_engine=bool(gpu) and all(ENGINE.match(line) for line in gpu),
+        engine_gone=bool(ENGINE_GONE.search(last)),
         lost_node=next(iter(lost), ""),
         unequal_weights=any(UNEQUAL in line for line in lines),
     )
