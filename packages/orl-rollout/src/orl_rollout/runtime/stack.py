@@ -8,8 +8,10 @@ engine and no trainer.
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncGenerator, Coroutine, Iterable
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,7 @@ class SharedState:
                 self.open_sessions = opening.enter_context(closing(OpenSessions(folder, config.trainer.load)))
                 _keep_tokenizer(Path(folder), self.tokenizer)
             self._opened = opening.pop_all()
+        spare_collector()
 
     def runtime(self, client: Environments, player: Player | None = None) -> Runtime:
         """Make the runtime of the event loop that `client` belongs to. `player` as in `Runtime`."""
@@ -68,6 +71,16 @@ class SharedState:
     def close(self) -> None:
         """Close the journal and send what it holds. A process that is killed instead loses no record and no session."""
         self._opened.close()
+
+
+@cache
+def spare_collector() -> None:
+    """Take what there is now out of Python's garbage collection, once for the process, as SGLang and vLLM do.
+
+    A full collection walks all objects of the trainer and its imports, and the event loop waits.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _keep_tokenizer(folder: Path, tokenizer: HFTokenizer) -> None:
