@@ -1,0 +1,7 @@
+"""What a host without TransformerEngine and flash-attention needs to run slime and miles with Megatron.
+
+attention.py   attention for packed sequences, of torch's SDPA: `--spec benchmarks.bare_host.attention get_spec`
+models.py      the tiny model for two GPUs, and as a mixture of experts
+patches.py     other names of Megatron's local layers, in checkouts of slime and miles
+router.py      a router that hands every field of a request to the engine
+"""
