@@ -1,4 +1,4 @@
-"""What a host without TransformerEngine and flash-attention needs to run slime and miles with Megatron.
+"""Runs slime and miles with Megatron on a host without TransformerEngine and flash-attention.
 
 attention.py   attention for packed sequences, of torch's SDPA: `--spec benchmarks.bare_host.attention get_spec`
 models.py      the tiny model for two GPUs, and as a mixture of experts

@@ -1,8 +1,8 @@
 """`python -m benchmarks.bare_host.patches FOLDER`: patch the checkouts FOLDER/slime, FOLDER/miles and FOLDER/megatron.
 
-Megatron's local layers have a norm apart from the linear layer, and each expert apart; numpy 2 works; a router without
-TransformerEngine needs a name; Megatron of miles replays routing for miles alone; SGLang of PyPI lacks the weight
-sessions and the peer-to-peer copies of the fork. Nothing in orl differs.
+Patch each checkout once. Megatron's local layers have a norm apart from the linear layer, and each expert apart. They
+work with numpy 2. Without TransformerEngine a name of the router is missing. The Megatron of miles replays routing for
+miles alone. SGLang of PyPI lacks the fork's weight sessions and peer-to-peer copies.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from aiohttp import web
 KEY = "x-smg-routing-key"
 SESSION = web.AppKey("session", aiohttp.ClientSession)
 BYTES = 1 << 30
+FOREVER = aiohttp.ClientTimeout(total=None)  # the client waits as long as it likes
 workers: dict[str, str] = {}
 numbers = count(1)
 
@@ -48,7 +49,7 @@ async def forward(request: web.Request) -> web.Response:
 
 
 async def session(app: web.Application) -> AsyncGenerator[None]:
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as app[SESSION]:
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=FOREVER) as app[SESSION]:
         yield
 
 

@@ -83,6 +83,18 @@ def test_engine_that_died_before_a_checkpoint_ends_the_run(monkeypatch: pytest.M
     assert "refused" in error_of(monkeypatch, tmp_path, Failure(error="Connection refused", engine_gone=True))
 
 
+def test_engines_of_a_lost_node_are_no_dead_engines(tmp_path: Path):
+    log = tmp_path / "trainer.log"
+    log.write_text(
+        f"{MARKED}requests.ConnectionError: HTTPConnectionPool(host='10.0.0.2', port=15000): Max retries exceeded with "
+        "url: /resume_memory_occupation (Connection refused)\n",
+        encoding="utf-8",
+    )
+    failure = failure_of(log)
+    assert failure.lost_node
+    assert not failure.engine_gone
+
+
 def test_other_failure_tells_of_no_node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     assert "lost" not in error_of(monkeypatch, tmp_path, Failure(error="ValueError: no"))
 

@@ -128,10 +128,7 @@ def test_log_tells_which_memory_ran_out(tmp_path: Path, text: str, *, memory: bo
             "Max retries exceeded with url: /resume_memory_occupation (Caused by E: Connection refused)",
             True,
         ),
-        (
-            "ConnectionError: HTTPSConnectionPool(host='api.wandb.ai', port=443): Max retries exceeded with url: /",
-            False,
-        ),
+        ("ConnectionError: HTTPConnectionPool(host='x', port=8265): with url: /api/jobs/ (Connection refused)", False),
         ("tool.py: error: argument --moe-layer-freq: invalid value", False),
     ],
 )

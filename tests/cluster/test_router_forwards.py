@@ -1,4 +1,4 @@
-"""What orl reads in the library of the installed sglang-router is what this router hands to the engine."""
+"""The library of the installed sglang-router names the fields that this router hands to the engine."""
 
 from __future__ import annotations
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.kit.saved import hugging_face
-from tests.two_pythons.environment import make_environment
+from tests.two_pythons.environment import STAND_INS, make_environment
 from tests.two_pythons.fixtures import Orl
 from tests.two_pythons.planning import APART, words_of
 
@@ -143,6 +144,14 @@ def test_mixture_without_replay_is_noted(orl: Orl) -> None:
         assert "is a mixture" not in given
     assert "is a mixture" not in orl.planned(*model, "--set", "trainer.flags.use-rollout-routing-replay=false")
     assert "is a mixture" not in orl.planned(*MEGATRON)
+
+
+def test_router_of_miles_forwards_every_field(orl: Orl) -> None:
+    option, old = "--use-rollout-routing-replay", shutil.copytree(STAND_INS["miles"], orl.working / "old")
+    (old / "sglang_router" / "router.so").write_bytes(b"")
+    argv = [*MEGATRON, "--miles-path", str(old), "--", "--use-miles-router"]
+    assert option in orl.words(*argv)
+    assert option in orl.words(*argv, option)
 
 
 def test_fault_tolerance_can_be_switched_off(orl: Orl) -> None:  # shows A32 G14

@@ -77,7 +77,7 @@ def test_run_goes_on_after_the_death_of_an_engine(monkeypatch: pytest.MonkeyPatc
     attempts, folder = attempts_of(working), working / "runs" / "run"
     assert values_of(attempts, "--load") == [str(folder / "checkpoint")] * 3
     record = read_record(folder)
-    assert [(one.attempt, one.option, one.checkpoint) for one in record.recoveries] == [(1, "", 0), (2, "", 0)]
+    assert [(one.attempt, one.option, one.checkpoint) for one in record.recoveries] == [(1, "", 0), (2, "", 1)]
     assert "engine" in record.recoveries[0].text
 
 

@@ -20,8 +20,9 @@ from orl_trl.training.micro_batches import micro_batches
 from orl_trl.training.rollouts import Rollouts
 from orl_trl.training.training_run import quiet_trl, train, trainer_of
 from torch import Tensor
-from transformers import AutoModelForCausalLM, Trainer
+from transformers import AutoModelForCausalLM, Qwen3MoeConfig, Trainer
 from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.utils import add_fused_lm_head
 
 from tests.trl.distance import ROUNDING, distance
 from tests.trl.fakes import Player, by_row, make_run, rows, summary
@@ -259,7 +260,6 @@ def test_logprobs_of_a_batch_are_those_of_trl(trainer: Any, batch: dict[str, Any
     assert max(sizes) <= 80
 
 
-@pytest.mark.slow
 def test_every_query_sees_a_key(trainer: Any, batch: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
     """Attention on a GPU returned NaN as the gradient of queries at padding on the left (PyTorch issue 178251)."""
     score, masks = GRPOTrainer._get_per_token_logps_and_entropies, list[Tensor]()
@@ -274,6 +274,28 @@ def test_every_query_sees_a_key(trainer: Any, batch: dict[str, Any], monkeypatch
     assert all(bool(mask[:, 0].all()) for mask in masks)
 
 
+def test_scores_of_a_mixture_are_those_of_trl(trainer: Any, batch: dict[str, Any]):
+    shape = Qwen3MoeConfig(
+        **dict.fromkeys(("hidden_size", "intermediate_size", "moe_intermediate_size", "head_dim"), 16),
+        **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "num_hidden_layers"), 2),
+        vocab_size=512,
+        num_experts=4,
+        num_experts_per_tok=2,
+    )
+    model = AutoModelForCausalLM.from_config(shape, dtype=torch.float32)
+    add_fused_lm_head(model, outputs=("log_probs", "entropy"))
+    ids, mask = (torch.cat([batch[f"prompt_{one}"], batch[f"completion_{one}"]], dim=1) for one in ("ids", "mask"))
+    kept = batch["completion_mask"]
+    asked = model, ids, mask, kept.size(1)
+    more = {"compute_entropy": True, "compute_aux_loss": True}
+    *ours, loss = trainer._get_per_token_logps_and_entropies(*asked, **more)
+    *theirs, their_loss = GRPOTrainer._get_per_token_logps_and_entropies(trainer, *asked, **more)
+    torch.testing.assert_close(loss, their_loss)
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one * kept, other * kept, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.slow
 def test_run_counts_what_it_repeated(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     run = make_run(tmp_path / "run", checkpoint, num_rollout=1, max_tokens_per_gpu=24)
     step = Trainer.training_step

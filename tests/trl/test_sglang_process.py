@@ -71,7 +71,7 @@ def test_the_command_has_every_option():
 
 
 def test_the_engine_gets_no_secret_of_the_run(monkeypatch: pytest.MonkeyPatch):
-    for name in ("OPENREWARD_API_KEY", "MY_TOKEN", "PYTORCH_CUDA_ALLOC_CONF"):
+    for name in ("OPENREWARD_API_KEY", "MY_TOKEN", "PYTORCH_CUDA_ALLOC_CONF", "SGLANG_MEMORY_SAVER_CUDA_GRAPH"):
         monkeypatch.setenv(name, "sesame")
     config = decode_config({"environments": {"toy/Env": {}}, "secrets": {"my_token": None}}, "test")
     assert "sesame" not in environment_for(config).values()

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -32,6 +33,7 @@ from orl_trl.run_plan.resume import RANDOM
 from orl_trl.run_plan.settings import grpo_config
 from orl_trl.run_plan.training_plan import plan_of
 from orl_trl.training.rollouts import Rollouts
+from orl_trl.training.training_callback import Training
 from orl_trl.training.training_run import quiet_trl, runtime_of, train, trainer_of
 from orl_trl.training.trl_metrics import NAMES, trl_metrics
 from orl_trl.training.whole_checkpoints import WholeCheckpoints
@@ -180,6 +182,15 @@ def test_gradient_that_is_not_finite_is_not_applied(checkpoint: Path, tmp_path: 
     assert "gradient" in summary(run)["error"]
     weights = AutoModelForCausalLM.from_pretrained(run.folder / "checkpoint").parameters()
     assert all(bool(one.isfinite().all()) for one in weights)
+
+
+def test_scaled_gradients_are_left_to_accelerate():
+    """In fp16 a scale that is too large makes them infinite. Accelerate leaves such an update out."""
+    model = torch.nn.Linear(1, 1)
+    model.weight.grad = torch.full((1, 1), float("inf"))
+    arguments: Any = SimpleNamespace(fp16=True)
+    anything: Any = None
+    Training.on_pre_optimizer_step(anything, arguments, anything, anything, model=model)
 
 
 def test_ctrl_c_closes_the_sessions_and_writes_what_there_is(checkpoint: Path, tmp_path: Path):

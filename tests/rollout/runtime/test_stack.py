@@ -1,4 +1,4 @@
-"""What a process does once, when it opens the state that its event loops share."""
+"""A process opens the state that its event loops share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ def test_garbage_collection_leaves_out_what_was_there_before(tmp_path: Path) -> 
     spare_collector.cache_clear()
     gc.unfreeze()
     before = len(gc.get_objects())
-    with closing(SharedState(RunConfig(environments={"A/B": EnvironmentConfig()}), str(tmp_path), "", 1)):
-        assert gc.get_freeze_count() >= before / 2
-        assert len(gc.get_objects()) < before / 2
-    gc.unfreeze()
+    config = RunConfig(environments={"A/B": EnvironmentConfig()})
+    try:
+        with closing(SharedState(config, str(tmp_path), "", 1)):
+            assert gc.get_freeze_count() >= before / 2
+            assert len(gc.get_objects()) < before / 2
+    finally:
+        gc.unfreeze()

@@ -29,7 +29,7 @@ ends = os.environ.get("STAND_IN_ENDS", "")
 if not ends.startswith("recovers"):
     saved = Path(argv[argv.index("--save") + 1])
     fsdp = "--train-backend" in argv and argv[argv.index("--train-backend") + 1] == "fsdp"
-    number = "1" if fsdp else "0"  # of the first step: Megatron's count begins at 0
+    number = str(len(attempts) - (not fsdp))  # Megatron's count of steps begins at 0
     (saved / f"iter_{number:0>7}" / ("model" if fsdp else "")).mkdir(parents=True, exist_ok=True)
     (saved / "latest_checkpointed_iteration.txt").write_text(number, encoding="utf-8")
 print("trained", flush=True)

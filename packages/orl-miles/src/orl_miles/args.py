@@ -35,7 +35,7 @@ NOT_REINFORCE = (
 )
 FULLY_ASYNC = "--fully-async"
 OWN_ROUTER = "--use-miles-router"  # forwards every field of a request
-NOT_REPLAYED = f"{UNREPLAYED} {{}}. If your miles can, give {REPLAY} after `--`"
+REPLAY_BY_HAND = f"{UNREPLAYED} {{}}. If your miles can, give {REPLAY} after `--`"
 NOT_FULLY_ASYNC = ("--partial-rollout", "--rollout-function-path", "--rollout-all-samples-process-path")
 
 
@@ -67,7 +67,7 @@ def arguments(
     ours = trainer_defaults.options(request, reference, {**training, **exact})
     argv = trainer_defaults.assemble(request, {"--train-backend": backend, **ours})
     if request.mixture and REPLAY not in request.names and (not parallel or request.value(LORA) is not None):
-        notes = [*notes, NOT_REPLAYED.format("with LoRA" if parallel else "with --train-backend fsdp")]
+        notes = [*notes, REPLAY_BY_HAND.format("with LoRA" if parallel else "with --train-backend fsdp")]
     resumed = critic_load(argv) if estimator.critic and not request.value("--critic-load") else None
     return [*model_args, *argv, *(["--critic-load", str(resumed)] if resumed else [])], notes
 

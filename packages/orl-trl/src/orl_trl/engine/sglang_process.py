@@ -41,8 +41,9 @@ TAIL_BYTES = 4096
 COMPILERS = frozenset({"ninja", "nvcc", "cicc", "ptxas", "cudafe++"})
 NO_BYTE_CODE, BYTE_CODE = "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"
 COLOUR = re.compile("[\x1b\u241b]\\[[0-9;]*m")  # the log shows an escape character as U+241B
-# Settings of the trainer's own allocator: expandable segments clash with the engine's memory saver.
-ALLOCATOR = frozenset({"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"})
+# Settings of the trainer's own allocator: expandable segments clash with the engine's memory saver. And one of slime's
+# engines, whose memory saver holds CUDA graphs too.
+ALLOCATOR = frozenset({"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "SGLANG_MEMORY_SAVER_CUDA_GRAPH"})
 
 
 class Launch(Struct, frozen=True, kw_only=True):

@@ -96,8 +96,8 @@ class Training(TrainerCallback):
         gradients = [one.grad for one in more["model"].parameters() if one.grad is not None]
         if not torch.isfinite(torch.nn.utils.get_total_norm(gradients)):
             raise OrlError(
-                f"the gradient of update {state.global_step + 1} is not finite, and is not applied. "
-                "Continue from the last checkpoint with --load, and lower --lr"
+                f"the gradient of update {state.global_step + 1} is not finite, and is not applied. Begin a new run "
+                f"from the last checkpoint, with a lower --lr: --model {self._run.folder}"
             )
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any) -> None:

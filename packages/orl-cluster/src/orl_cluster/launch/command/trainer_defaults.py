@@ -54,8 +54,8 @@ REFUSED = {
 PARTIAL = "--partial-rollout"
 SEQUENCE_PARALLEL, LORA = "--sequence-parallel", "--lora-rank"
 # Options with which routing is not replayed: a function that may not read it, another replay, an untried adapter.
-UNREPLAYED = "the model is a mixture of experts, and training does not replay their choice"
 NOT_REPLAYED = (GENERATE, "--use-routing-replay", LORA)
+UNREPLAYED = "the model is a mixture of experts, and training does not replay their choice"
 
 
 def assemble(request: LaunchRequest, ours: Options) -> list[str]:

@@ -105,8 +105,8 @@ class _Attempts:
     def next(self, failure: tuple[int, Failure]) -> None:
         """Make the command of the next attempt, and record it.
 
-        Trainers that share GPUs with their engines call a dead one between batches, and end. A new attempt helps if the
-        one before saved a checkpoint: so each makes progress.
+        If trainer and engines share GPUs, a dead engine ends the trainer. A new attempt helps if the one before saved
+        a later checkpoint: so each makes progress.
 
         Raises:
             OrlError: it is the last attempt that failed.
@@ -119,7 +119,8 @@ class _Attempts:
         if why.lacks_gpu_memory and len(self._changes) < allowed:
             change = recovery.next_change(self.command.argv, request.names, self._changes, in_engine=why.in_engine)
         checkpoint = recovery.saved_step(request.save)
-        if change is None and (not why.engine_gone or checkpoint == self._latest):
+        later = checkpoint is not None and (self._latest is None or checkpoint.number > self._latest.number)
+        if change is None and not (why.engine_gone and later):
             raise self._error(code, why)
         self._changes += [change] if change else []
         self._latest = checkpoint
@@ -142,7 +143,7 @@ class _Attempts:
     def _error(self, code: int, why: Failure) -> OrlError:
         request = self._first.request
         memory = f"; {self._first.memory}" if why.lacks_memory else ""
-        tried = f", after {len(self._changes)} restarts with less memory" if self._changes else ""
+        tried = f", after {self._restarts} restarts" if self._restarts else ""
         log = request.run.folder / process.LOG
         return OrlError(
             f"{request.installation.trainer} ended with exit code {code}{tried}: {why.error} (see {log}){memory}"

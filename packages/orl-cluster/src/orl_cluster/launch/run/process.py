@@ -22,10 +22,13 @@ ENGINE = re.compile(r"^\s*(?:\x1b\[\d+m)?\(\w*SGLang\w*[ )]")  # what Ray writes
 # What Ray says of a node that is gone: `address` is known where the raylet of another node reports it.
 LOST_NODE = re.compile(r"address: (?P<address>\S+) and node name: .* marked dead|because its node has died")
 UNEQUAL = "check tensor equality failed"  # SGLang's words
-ENGINE_GONE = re.compile(r"\bHTTPConnectionPool\(.*: Max retries exceeded with url: /.*Connection refused")
-_EXCEPTION = re.compile(
-    r"\b[A-Za-z_.]*(?:Error|Exception|Aborted|Interrupt)(?:: |$)|: error: "
-)  # the last is argparse's
+# What a trainer asks of an engine, which does not answer any more.
+ENGINE_GONE = re.compile(
+    r"\bHTTPConnectionPool\(.* with url: /(?:\w+_memory_occupation|flush_cache|health\w*|\w*weight\w*|\w+_generation)\b"
+    r".*Connection refused"
+)
+# The second is argparse's.
+_EXCEPTION = re.compile(r"\b[A-Za-z_.]*(?:Error|Exception|Aborted|Interrupt)(?:: |$)|^\S+: error: argument ")
 
 
 def run(
@@ -53,7 +56,7 @@ class Failure(Struct, frozen=True, kw_only=True):
     """The end of a log. `error` is its last line that names an exception, else its last line.
 
     `lacks_memory` tells that memory ran out; `lacks_gpu_memory` that it was a GPU's; `in_engine` that it was in an
-    engine and not in training. `engine_gone` tells that the trainer could not reach an engine. `lost_node` is the
+    engine and not in training. `engine_gone` tells that only an engine died. `lost_node` is the
     address of a node that Ray lost, or "a node" if Ray does not say. `unequal_weights` tells that engines did not hold
     the weights that they were sent.
     """
@@ -81,7 +84,7 @@ def failure_of(log: Path, *, start: int = 0) -> Failure:
         lacks_memory=bool(gpu) or any(sign in line for line in lines for sign in MEMORY),
         lacks_gpu_memory=bool(gpu),
         in_engine=bool(gpu) and all(ENGINE.match(line) for line in gpu),
-        engine_gone=bool(ENGINE_GONE.search(last)),
+        engine_gone=bool(ENGINE_GONE.search(last)) and not lost and not gpu,
         lost_node=next(iter(lost), ""),
         unequal_weights=any(UNEQUAL in line for line in lines),
     )
