@@ -17,7 +17,8 @@ from tests.two_pythons import planning
 TP1, TP2 = (["--num-gpus", "2", "--tp", tensor] for tensor in ("1", "2"))
 CUT = [*TP1, "--max-tokens-per-gpu", "1024", "--max-context-len", "8192"]  # of an episode, which may be longer
 APART = ["--async", "--actor-gpus", "1", "--rollout-gpus", "1"]
-EP2 = ["--num-gpus", "4", "--tp", "2", "--", "--expert-model-parallel-size", "2"]
+OWN_ROUTER = ["--sglang-router-ip", "127.0.0.1"]  # the released one drops the request for routing
+EP2 = ["--num-gpus", "4", "--tp", "2", "--", "--expert-model-parallel-size", "2", *OWN_ROUTER]
 TENSOR, EXPERT, REPLAY = "tensor_model_parallel_size", "expert_model_parallel_size", "use_rollout_routing_replay"
 ENGINES, EACH, GPUS = "rollout_num_gpus", "rollout_num_gpus_per_engine", "world_size"
 OF_DENSE = {TENSOR: 2, EACH: 2, "colocate": True, "sequence_parallel": False, "use_tis": False, REPLAY: False}
