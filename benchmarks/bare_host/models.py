@@ -51,7 +51,7 @@ def of_experts(name: str, shape: torch.Size, dense: dict[str, Tensor], chance: t
 
 def save(source: Path, folder: Path, config: Any, weights: dict[str, Tensor]) -> None:
     """Write a checkpoint, with the tokenizer of `source`."""
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
     model.load_state_dict(weights)
     model.save_pretrained(folder)
     for file in source.iterdir():
@@ -62,7 +62,7 @@ def save(source: Path, folder: Path, config: Any, weights: dict[str, Tensor]) ->
 def main(source: Path, folder: Path) -> None:
     """Write both models."""
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, trust_remote_code=False)
     shape = {name: value for name, value in model.config.to_dict().items() if name not in OWN}
     dense = {name: padded(name, weight) for name, weight in model.state_dict().items()}
     save(source, folder / "heads", Qwen3Config(**shape, **HEADS), dense)
@@ -74,7 +74,7 @@ def main(source: Path, folder: Path) -> None:
         norm_topk_prob=True,
         mlp_only_layers=[],
     )
-    empty, chance = AutoModelForCausalLM.from_config(mixture), torch.Generator().manual_seed(1)
+    empty, chance = AutoModelForCausalLM.from_config(mixture, trust_remote_code=False), torch.Generator().manual_seed(1)
     weights = {name: of_experts(name, one.shape, dense, chance) for name, one in empty.state_dict().items()}
     save(source, folder / "experts", mixture, weights)
 
