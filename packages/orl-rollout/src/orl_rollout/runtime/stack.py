@@ -8,6 +8,7 @@ engine and no trainer.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import gc
 from collections.abc import AsyncGenerator, Coroutine, Iterable
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
@@ -77,10 +78,12 @@ class SharedState:
 def spare_collector() -> None:
     """Take what there is now out of Python's garbage collection, once for the process, as SGLang and vLLM do.
 
-    A full collection walks all objects of the trainer and its imports, and the event loop waits.
+    A full collection walks all objects of the trainer and its imports, and the event loop waits. The last one, at the
+    end of the process, has to see them: Triton's bindings print a page of leaks otherwise.
     """
     gc.collect()
     gc.freeze()
+    atexit.register(gc.unfreeze)
 
 
 def _keep_tokenizer(folder: Path, tokenizer: HFTokenizer) -> None:
