@@ -154,6 +154,8 @@ def test_router_that_drops_the_request_for_routing_replays_none(orl: Orl) -> Non
     assert f"not start on this machine: {REPLAY}" in orl.planned(*path, "--", REPLAY)
     own = ["--", REPLAY, "--sglang-router-ip", "127.0.0.1"]
     assert REPLAY in orl.words(*path, *own)
+    (old / "sglang_router" / "router.so").unlink()
+    assert REPLAY in orl.words(*path), "without a library nothing is known to be dropped"
 
 
 @pytest.mark.parametrize("experts", [{"num_experts": 128}, {"text_config": {"n_routed_experts": 8}}])

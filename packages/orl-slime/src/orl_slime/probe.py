@@ -19,8 +19,8 @@ from orl_cluster.launch.machine import probe
 from orl_core.errors import OrlError, boundary
 from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER, checkpoint_in, conversion_of
 
-REPLAYS = "routing replay"  # a feature: its Sample reads what the engine returns (`orl_slime.replay`), from 0.3.1 on
 MEGATRON_PARSER = "slime.backends.megatron_utils.arguments"  # loaded: then every parser has been asked
+REPLAYS = "routing replay"  # a feature: its Sample reads what the engine returns (`orl_slime.replay`), from 0.3.1 on
 
 
 def findings(argv: Sequence[str]) -> probe.Findings:

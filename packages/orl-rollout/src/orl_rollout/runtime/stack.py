@@ -35,6 +35,8 @@ from orl_rollout.tokenizer.tokenizer import HFTokenizer
 class SharedState:
     """State that the event loops of one process share. Without a folder nothing is recorded or uploaded.
 
+    What the process has loaded leaves garbage collection: see `spare_collector`.
+
     Raises:
         ConfigError: a setting that the checkpoint cannot obey, or uploads without a key.
         OrlError: the tokenizer cannot be used, or the journal cannot be opened.

@@ -41,9 +41,9 @@ TAIL_BYTES = 4096
 COMPILERS = frozenset({"ninja", "nvcc", "cicc", "ptxas", "cudafe++"})
 NO_BYTE_CODE, BYTE_CODE = "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"
 COLOUR = re.compile("[\x1b\u241b]\\[[0-9;]*m")  # the log shows an escape character as U+241B
-# Settings of the trainer's own allocator: expandable segments clash with the engine's memory saver. And one of slime's
-# engines, whose memory saver holds CUDA graphs too.
-ALLOCATOR = frozenset({"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "SGLANG_MEMORY_SAVER_CUDA_GRAPH"})
+# Settings that clash with the engine's memory saver: expandable segments are the trainer's own, and a release of CUDA
+# graphs must unmap nothing (`served_engine`).
+CLASHING = frozenset({"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "SGLANG_MEMORY_SAVER_CUDA_GRAPH"})
 
 
 class Launch(Struct, frozen=True, kw_only=True):
@@ -91,7 +91,7 @@ def environment_for(config: RunConfig) -> dict[str, str]:
     SGLang's processes keep byte code, also if this one does not: next to the sources if it is there already, else in
     orl's cache. Without it each of them compiles its modules for 20 s at every start.
     """
-    kept_out = {PLATFORM_KEY, NO_BYTE_CODE, *ALLOCATOR}
+    kept_out = {PLATFORM_KEY, NO_BYTE_CODE, *CLASHING}
     kept_out |= {name for entry in all_entries(config) for name in (entry.own_variable, *entry.variables)}
     environment = {name: value for name, value in os.environ.items() if name not in kept_out}
     source = source_of_sglang("launch_server.py")

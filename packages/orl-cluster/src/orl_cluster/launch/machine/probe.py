@@ -207,12 +207,12 @@ def finds(module: str) -> bool:
 def router_forwards(field: str = "return_routed_experts") -> bool:
     """Tell whether the installed sglang-router hands `field` to the engine. It drops what it was not built with.
 
-    Release 0.3.2 was not; the builds in the trainers' images were.
+    Release 0.3.2 was not; the builds in the trainers' images were. Without a library to look at, nothing is dropped.
     """
     spec = find_spec("sglang_router")
     folders = spec.submodule_search_locations if spec else None
-    libraries = (library for folder in folders or () for library in Path(folder).glob("*.so"))
-    return any(field.encode() in library.read_bytes() for library in libraries)
+    libraries = [library for folder in folders or () for library in Path(folder).glob("*.so")]
+    return not libraries or any(field.encode() in library.read_bytes() for library in libraries)
 
 
 def not_forwarded(argv: Sequence[str]) -> str:
@@ -220,7 +220,7 @@ def not_forwarded(argv: Sequence[str]) -> str:
     names = names_in(argv)
     if REPLAY not in names or ROUTER in names or router_forwards():
         return ""
-    return f"{REPLAY}: {DROPS}, or leave it out"
+    return f"{REPLAY}: {DROPS}, or remove this option"
 
 
 def goes_on(argv: Sequence[str]) -> bool:

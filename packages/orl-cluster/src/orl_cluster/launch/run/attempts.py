@@ -130,9 +130,7 @@ class _Attempts:
         self.command = structs.replace(command, argv=tuple(recovery.changed(command.argv, self._changes)))
         record = Recovery(
             attempt=self._restarts,
-            option=change.option if change else "",
-            before=change.before if change else "",
-            after=change.after if change else "",
+            **(structs.asdict(change) if change else {}),
             checkpoint=checkpoint.number if checkpoint and goes_on else None,
             error=shown(why.error),
             seconds=round(time.monotonic() - request.run.started, 1),

@@ -56,9 +56,9 @@ class Failure(Struct, frozen=True, kw_only=True):
     """The end of a log. `error` is its last line that names an exception, else its last line.
 
     `lacks_memory` tells that memory ran out; `lacks_gpu_memory` that it was a GPU's; `in_engine` that it was in an
-    engine and not in training. `engine_gone` tells that only an engine died. `lost_node` is the
-    address of a node that Ray lost, or "a node" if Ray does not say. `unequal_weights` tells that engines did not hold
-    the weights that they were sent.
+    engine and not in training. `engine_gone` tells that only an engine died. `lost_node` is the address of a node that
+    Ray lost, or "a node" if Ray does not say. `unequal_weights` tells that engines did not hold the weights that they
+    were sent.
     """
 
     error: str
