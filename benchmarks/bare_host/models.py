@@ -1,7 +1,7 @@
 """`python -m benchmarks.bare_host.models CHECKPOINT FOLDER`: two models that play as the playground's tiny model.
 
 FOLDER/heads has 4 heads and 2 key-value heads, so that two GPUs can divide them. What is added has no weight in the
-output, so the logits are equal. FOLDER/experts is that with 8 experts a layer, 2 for each token: the MLP with noise.
+output. FOLDER/experts is that with 8 experts a layer, 2 for each token: the MLP with noise.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def save(source: Path, folder: Path, config: Any, weights: dict[str, Tensor]) ->
     """Write a checkpoint, with the tokenizer of `source`."""
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
     model.load_state_dict(weights)
-    model.save_pretrained(folder)
+    model.to(torch.bfloat16).save_pretrained(folder)  # as engines hold them, so that the first sync can be compared
     for file in source.iterdir():
         if file.is_file() and file.name not in MODEL_FILES:
             shutil.copy(file, folder)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from orl_core import Datum
 from orl_rollout.run_folder.contract import WarmStart
 from orl_trl.warm_start import train
 from orl_trl.warm_start.training import IGNORED, row_of
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from tests.trl.checkpoints import weights_of
 
@@ -63,6 +66,20 @@ def test_rows_train_in_their_order(checkpoint: Path, tmp_path: Path) -> None:
     )
     assert learnt["held_out_loss"] > 2
     assert weights_of(tmp_path / "same").keys() == weights_of(checkpoint).keys()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_checkpoint_keeps_its_dtype(dtype: torch.dtype, checkpoint: Path, tmp_path: Path) -> None:
+    """Engines and trainers read it from config.json: slime compares the weights of both only if they are bfloat16."""
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=dtype)
+    model.save_pretrained(tmp_path / "start")
+    AutoTokenizer.from_pretrained(checkpoint).save_pretrained(tmp_path / "start")
+    start = WarmStart(
+        model=str(tmp_path / "start"), output=tmp_path / "out", rows=[DATUM], order=[0], batch_size=1, lr=1e-3
+    )
+    train(start, lambda done, total: None)
+    assert AutoConfig.from_pretrained(tmp_path / "out").dtype == dtype
+    assert {weight.dtype for weight in load_file(tmp_path / "out" / "model.safetensors").values()} == {dtype}
 
 
 def test_an_interruption_writes_nothing(checkpoint: Path, tmp_path: Path) -> None:

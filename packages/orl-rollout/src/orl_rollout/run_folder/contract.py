@@ -153,7 +153,8 @@ class WarmStart(Struct, frozen=True, kw_only=True):
     """One supervised training of the checkpoint `model`, with a loss on each `loss_mask` alone.
 
     `order` are places in `rows`, in the order in which they train, `batch_size` at a step. `output` is a new folder
-    for the checkpoint, whose tokenizer gets `chat_template` if it is not None. The learning rate `lr` decays to 0.
+    for the checkpoint, in the dtype of `model`. Its tokenizer gets `chat_template` if it is not None. The learning
+    rate `lr` decays to 0.
     """
 
     model: str

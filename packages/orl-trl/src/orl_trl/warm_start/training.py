@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable
 from typing import Any, cast
 
+import torch
 from accelerate.utils.memory import clear_device_cache
 from datasets import Dataset
 from datasets.utils import disable_progress_bars
@@ -17,8 +18,7 @@ from orl_core.errors import ConfigError, boundary
 from orl_rollout.edge import interrupt
 from orl_rollout.run_folder.contract import WarmStart
 from orl_rollout.tokenizer.pretrained import load_pretrained
-from torch.cuda import is_available
-from transformers import PrinterCallback, TrainerCallback
+from transformers import AutoConfig, PrinterCallback, TrainerCallback
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
@@ -65,6 +65,8 @@ def train(start: WarmStart, report: Callable[[int, int], None]) -> dict[str, flo
         with boundary(ConfigError, f"training on {start.batch_size} rows at a step"):
             trainer.train()
             measured = trainer.evaluate() if start.held_out else {}
+    saved = AutoConfig.from_pretrained(start.model, trust_remote_code=False).dtype or torch.float32
+    cast("Any", trainer.model).to(saved)
     trainer.save_model(str(start.output))
     losses = {"train_loss": steps.loss, "held_out_loss": measured.get("eval_loss")}
     facts = {name: value for name, value in losses.items() if value is not None}
@@ -82,7 +84,7 @@ def row_of(datum: Datum) -> dict[str, list[int]]:
 
 def _settings(start: WarmStart, scratch: str) -> SFTConfig:
     """Return the settings of a training that leaves nothing behind but its weights."""
-    gpu = is_available()
+    gpu = torch.cuda.is_available()
     settings: dict[str, Any] = {CHECKPOINTING: False}
     return SFTConfig(
         output_dir=scratch,
