@@ -27,6 +27,9 @@ ENGINE_GONE = re.compile(
     r"\bHTTPConnectionPool\(.* with url: /(?:\w+_memory_occupation|flush_cache|health\w*|\w*weight\w*|\w+_generation)\b"
     r".*Connection refused"
 )
+# What requests says if an engine ends before it has answered, and what Ray says of whom it asked.
+ABORTED = "ConnectionError: ('Connection aborted.'"
+OF_ENGINE = re.compile(r"RayTaskError\(ConnectionError\): .*ray::SGLangEngine\.\w+\(\)")
 # The second is argparse's.
 _EXCEPTION = re.compile(r"\b[A-Za-z_.]*(?:Error|Exception|Aborted|Interrupt)(?:: |$)|^\S+: error: argument ")
 
@@ -84,7 +87,12 @@ def failure_of(log: Path, *, start: int = 0) -> Failure:
         lacks_memory=bool(gpu) or any(sign in line for line in lines for sign in MEMORY),
         lacks_gpu_memory=bool(gpu),
         in_engine=bool(gpu) and all(ENGINE.match(line) for line in gpu),
-        engine_gone=bool(ENGINE_GONE.search(last)) and not lost and not gpu,
+        engine_gone=_engine_gone(last, lines) and not lost and not gpu,
         lost_node=next(iter(lost), ""),
         unequal_weights=any(UNEQUAL in line for line in lines),
     )
+
+
+def _engine_gone(last: str, lines: list[str]) -> bool:
+    """Tell whether `last` of `lines` says that an engine refuses a request, or ended before its answer."""
+    return bool(ENGINE_GONE.search(last)) or (ABORTED in last and any(OF_ENGINE.search(line) for line in lines))
