@@ -1,7 +1,7 @@
-"""`python -m benchmarks.bare_host.models CHECKPOINT FOLDER`: two models that play as the playground's tiny model.
+"""`python -m benchmarks.bare_host.models CHECKPOINT FOLDER`: three models that play as the playground's tiny model.
 
 FOLDER/heads has 4 heads and 2 key-value heads, so that two GPUs can divide them. What is added has no weight in the
-output. FOLDER/experts is that with 8 experts a layer, 2 for each token: the MLP with noise.
+output. FOLDER/experts is that with 8 experts a layer, 2 for each token: the MLP with noise. FOLDER/wide needs memory.
 """
 
 from __future__ import annotations
@@ -13,17 +13,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3MoeConfig
 
 EXPERTS, CHOSEN, NOISE, ROUTER = 8, 2, 0.05, 0.3
-OWN = (
-    "architectures",
-    "model_type",
-    "transformers_version",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "layer_types",
-)
+WIDE = {"intermediate_size": 65_536}
+OWN = ("architectures", "model_type", "transformers_version", "layer_types")
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
 MODEL_FILES = ("config.json", "model.safetensors")
 
@@ -33,6 +28,14 @@ def padded(name: str, weight: Tensor) -> Tensor:
     if name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight")):
         return torch.cat([weight, torch.randn_like(weight) * 0.02])
     return torch.cat([weight, torch.zeros_like(weight)], dim=1) if name.endswith("o_proj.weight") else weight
+
+
+def widened(name: str, weight: Tensor) -> Tensor:
+    """Return a weight for an MLP of WIDE units; what is added has no weight in the output."""
+    more = WIDE["intermediate_size"]
+    if name.endswith(("gate_proj.weight", "up_proj.weight")):
+        return torch.cat([weight, torch.randn(more - len(weight), weight.size(1)) * 0.02])
+    return functional.pad(weight, (0, more - weight.size(1))) if name.endswith("down_proj.weight") else weight
 
 
 def of_experts(name: str, shape: torch.Size, dense: dict[str, Tensor], chance: torch.Generator) -> Tensor:
@@ -60,12 +63,14 @@ def save(source: Path, folder: Path, config: Any, weights: dict[str, Tensor]) ->
 
 
 def main(source: Path, folder: Path) -> None:
-    """Write both models."""
+    """Write the three models."""
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, trust_remote_code=False)
     shape = {name: value for name, value in model.config.to_dict().items() if name not in OWN}
+    wide = {name: widened(name, weight) for name, weight in model.state_dict().items()}
+    save(source, folder / "wide", Qwen3Config(**shape | WIDE), wide)
     dense = {name: padded(name, weight) for name, weight in model.state_dict().items()}
-    save(source, folder / "heads", Qwen3Config(**shape, **HEADS), dense)
+    save(source, folder / "heads", Qwen3Config(**shape | HEADS), dense)
     mixture = Qwen3MoeConfig(
         **shape | HEADS | {"tie_word_embeddings": False},
         num_experts=EXPERTS,

@@ -139,14 +139,21 @@ def test_last_error_tells_of_an_engine_that_is_gone(tmp_path: Path, line: str, *
     assert failure_of(log).engine_gone == gone
 
 
-@pytest.mark.parametrize(("actor", "gone"), [("SGLangEngine", True), ("RolloutManager", False)])
-def test_engine_that_ends_before_its_answer_is_gone(tmp_path: Path, actor: str, *, gone: bool):
+@pytest.mark.parametrize(
+    ("actor", "between", "gone"),
+    [
+        ("SGLangEngine", "", True),
+        ("RolloutManager", "", False),
+        ("SGLangEngine", "a new engine is there\nTraceback (most recent call last):\n", False),
+    ],
+)
+def test_engine_that_ends_before_its_answer_is_gone(tmp_path: Path, actor: str, between: str, *, gone: bool):
     """As a colocated slime logged it: the engine got a SIGKILL while it took its memory back."""
     log = tmp_path / "trainer.log"
     failed = "ray.exceptions.RayTaskError(ConnectionError): \x1b[36mray::"
     log.write_text(
-        f"{failed}RolloutManager.onload_weights()\x1b[39m (pid=2662)\n"
-        f"{failed}{actor}.resume_memory_occupation()\x1b[39m (pid=4182)\n"
+        f"Traceback (most recent call last):\n{failed}RolloutManager.onload_weights()\x1b[39m (pid=2662)\n"
+        f"{failed}{actor}.resume_memory_occupation()\x1b[39m (pid=4182)\n{between}"
         "urllib3.exceptions.ProtocolError: ('Connection aborted.', ConnectionResetError(104, 'reset by peer'))\n"
         "requests.exceptions.ConnectionError: ('Connection aborted.', ConnectionResetError(104, 'reset by peer'))\n",
         encoding="utf-8",

@@ -64,9 +64,9 @@ def train(start: WarmStart, report: Callable[[int, int], None]) -> dict[str, flo
         trainer.remove_callback(PrinterCallback)
         with boundary(ConfigError, f"training on {start.batch_size} rows at a step"):
             trainer.train()
+            config = AutoConfig.from_pretrained(start.model, trust_remote_code=False).get_text_config()
+            cast("Any", trainer.model).to(config.dtype or torch.float32)  # what is saved is what is measured
             measured = trainer.evaluate() if start.held_out else {}
-    saved = AutoConfig.from_pretrained(start.model, trust_remote_code=False).dtype or torch.float32
-    cast("Any", trainer.model).to(saved)
     trainer.save_model(str(start.output))
     losses = {"train_loss": steps.loss, "held_out_loss": measured.get("eval_loss")}
     facts = {name: value for name, value in losses.items() if value is not None}

@@ -95,4 +95,6 @@ def failure_of(log: Path, *, start: int = 0) -> Failure:
 
 def _engine_gone(last: str, lines: list[str]) -> bool:
     """Tell whether `last` of `lines` says that an engine refuses a request, or ended before its answer."""
-    return bool(ENGINE_GONE.search(last)) or (ABORTED in last and any(OF_ENGINE.search(line) for line in lines))
+    begins = max((at for at, line in enumerate(lines) if line.startswith("Traceback ")), default=0)
+    ended = ABORTED in last and any(OF_ENGINE.search(line) for line in lines[begins:])
+    return ended or bool(ENGINE_GONE.search(last))
