@@ -95,3 +95,19 @@ def test_rollouts_that_do_not_train_change_no_turn(
     assert all(value == 0.0 for index, values in enumerate(found) if not trains[index] for value in values)
     assert [len(values) for values in found] == [len(values) for values in returns]
     assert all(math.isfinite(value) for values in found for value in values)
+
+
+def test_equal_rewards_paid_on_different_ways_are_not_blown_up():
+    """Guesses that pay for what they rule out have equal sums if all win, but not from the second guess on."""
+    paid = [[0.1, 0.2, 1.0], [0.2, 0.1, 1.0], [0.15, 0.15, 1.0], [0.3, 1.0]]
+    returns = [[math.fsum(one[turn:]) for turn in range(len(one))] for one in paid]
+    found = turn_advantages(returns, [0] * 4, [True] * 4, center=True, scale=True)
+    assert max(abs(advantage) for turns in found for advantage in turns) < 5
+    assert math.fsum(advantage**2 for turns in found for advantage in turns) == pytest.approx(11, rel=1e-3)  # one each
+
+
+@given(returns=st.lists(st.lists(modest, min_size=1, max_size=4), min_size=1, max_size=6), center=st.booleans())
+def test_scaled_advantages_have_a_bound(returns: list[list[float]], center: bool):
+    found = turn_advantages(returns, [0] * len(returns), [True] * len(returns), center=center, scale=True)
+    turns = [advantage for own in found for advantage in own]
+    assert max(map(abs, turns)) <= math.sqrt(len(turns)) + 1e-9

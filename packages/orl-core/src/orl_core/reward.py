@@ -151,8 +151,8 @@ def turn_advantages(
 
     If `center`, the mean return-to-go of the other trainable rollouts of the group that reached turn t is subtracted;
     nothing if there are none. A rollout has no part in its own baseline, so that the policy gradient has no bias.
-    `scale` divides by the deviation of the group's rewards, as `group_advantages` does, which adds one. Rollouts that
-    do not train get 0.
+    `scale` divides the advantages of a group by their root mean square + 1e-6. The deviation of whole rewards would not
+    do: it is 0 if all sums are equal, however they were paid. Rollouts that do not train get 0.
 
     Raises:
         ValueError: the columns differ in length.
@@ -163,12 +163,15 @@ def turn_advantages(
             members.setdefault(group, []).append(number)
     advantages = [[0.0] * len(own) for own in returns]
     for numbers in members.values():
-        deviation = _statistics([returns[number][0] for number in numbers])[2] if scale else 0.0
         for number in numbers:
             for turn, value in enumerate(returns[number]):
                 others = [returns[other][turn] for other in numbers if other != number and turn < len(returns[other])]
-                advantage = value - (_mean(others) if center and others else 0.0)
-                advantages[number][turn] = advantage / (deviation + 1e-6) if scale else advantage
+                advantages[number][turn] = value - (_mean(others) if center and others else 0.0)
+        if scale:
+            own = [advantage for number in numbers for advantage in advantages[number]]
+            size = math.hypot(*own) / math.sqrt(len(own)) + 1e-6
+            for number in numbers:
+                advantages[number] = [advantage / size for advantage in advantages[number]]
     return advantages
 
 
