@@ -1,7 +1,8 @@
 """Four published failures of RL trainers, reproduced, and avoided at equal seeds: docs/evidence/failures.md.
 
-`just failures` runs all of them, `just failures zeros` one. Values go to runs/failures/NAME.json, a plot next to
-each. Nothing here is a claim about other trainers' present versions: each arm does what the published report describes.
+`just failures` runs all of them, `just failures zeros` one. Values go to runs/failures/NAME.json, a plot next to each.
+Nothing here is a claim about other trainers' present versions: each arm does what the published report describes.
+`each-guess` shows orl's estimator alone, on a model.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from orl_launcher.warm_start import made_model
 from orl_playground import server
 from rich.console import Console
 
-from benchmarks.failures import frozen, turn_index, wrong_ids, zeros
-from benchmarks.failures.plan import QUICK, ZEROS, Plan
+from benchmarks.failures import each_guess, frozen, turn_index, wrong_ids, zeros
+from benchmarks.failures.plan import EACH_GUESS, QUICK, ZEROS, Plan
 from benchmarks.failures.plot import Plot, draw
 from benchmarks.servers import served
 from examples.loop import GAME
@@ -40,11 +41,18 @@ def _wrong_ids(seed: int, plan: Plan) -> Curves:
 
 
 def _frozen(seed: int, plan: Plan) -> Curves:
-    checkpoint = made_model(
-        RunConfig(environments={GAME: EnvironmentConfig()}, trainer=TrainerConfig(model=GAME)), Path("runs")
-    )
     with server.serving(["guessnumber"], start_seconds=START) as url:
-        return frozen.compare(checkpoint, url, seed, plan)
+        return frozen.compare(_checkpoint(), url, seed, plan)
+
+
+def _each_guess(seed: int, plan: Plan) -> Curves:
+    with served("pays_each_guess") as url:
+        return each_guess.compare(_checkpoint(), url, seed, plan)
+
+
+def _checkpoint() -> Path:
+    config = RunConfig(environments={GAME: EnvironmentConfig()}, trainer=TrainerConfig(model=GAME))
+    return made_model(config, Path("runs"))
 
 
 COMPARISONS: dict[str, tuple[Callable[[int, Plan], Curves], Callable[[Plan], Plot], Plan]] = {
@@ -52,6 +60,7 @@ COMPARISONS: dict[str, tuple[Callable[[int, Plan], Curves], Callable[[Plan], Plo
     "turn-index": (turn_index.compare, turn_index.plot, Plan()),
     "wrong-ids": (_wrong_ids, wrong_ids.plot, Plan()),
     "frozen": (_frozen, frozen.plot, Plan()),
+    "each-guess": (_each_guess, each_guess.plot, EACH_GUESS),
 }
 
 

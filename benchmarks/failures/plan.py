@@ -16,4 +16,5 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 ZEROS = Plan(group=16, clean=12, faulty=36, every=4, held_out=128)
+EACH_GUESS = Plan(tasks=8, group=16, faulty=30, every=5, held_out=256)
 QUICK = Plan(tasks=2, group=2, clean=1, faulty=1, every=1, held_out=2, seeds=(0,))
