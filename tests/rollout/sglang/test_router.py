@@ -148,15 +148,15 @@ async def test_our_retries_outlive_open_breakers() -> None:  # shows G15
 
 @pytest.mark.slow
 async def test_requests_expired_in_the_routers_queue_are_resent() -> None:
-    """One runs, five wait behind it for a second; the router may let one of them through, and gives the others up."""
+    """One runs, eleven wait behind it for a second; the router may let some through, and gives the others up."""
     hang = [Fault(kind=FaultKind.HANG, at=0)]
-    options: dict[str, Any] = {"max_concurrent_requests": 1, "queue_size": 8, "queue_timeout_secs": 1}
+    options: dict[str, Any] = {"max_concurrent_requests": 1, "queue_size": 16, "queue_timeout_secs": 1}
     async with routed(faults=(hang, hang), **options) as at, asyncio.TaskGroup() as group:
         first = group.create_task(generate(at, "a"))
         worker = await at.busy()
         at.calm()
         ours = [group.create_task(generate(at, key)) for key in "bcd"]
-        bare = [group.create_task(answer(at.url)) for _ in range(2)]
+        bare = [group.create_task(answer(at.url)) for _ in range(8)]
         assert (408, "") in await asyncio.gather(*bare)
         worker.abort()
         assert (await first).finish_reason == "abort"
