@@ -86,6 +86,8 @@ def test_engine_that_died_before_a_checkpoint_ends_the_run(monkeypatch: pytest.M
 def test_engines_of_a_lost_node_are_no_dead_engines(tmp_path: Path):
     log = tmp_path / "trainer.log"
     log.write_text(
+        "Traceback (most recent call last):\n"
+        "ray.exceptions.RayTaskError(ConnectionError): ray::SGLangEngine.resume_memory_occupation() (pid=1)\n"
         f"{MARKED}requests.ConnectionError: HTTPConnectionPool(host='10.0.0.2', port=15000): Max retries exceeded with "
         "url: /resume_memory_occupation (Connection refused)\n",
         encoding="utf-8",

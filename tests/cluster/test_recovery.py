@@ -18,6 +18,10 @@ from orl_rollout.run_folder import recoveries
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.run_folder.recoveries import Recovery
 
+TRACEBACK, FAILED = (
+    "Traceback (most recent call last):\n",
+    "ray.exceptions.RayTaskError(ConnectionError): \x1b[36mray::",
+)
 ARGV = [PER_GPU, "8192", CONTEXT, "8192", ENGINES, "0.7", "--seed", "1"]
 
 
@@ -134,7 +138,9 @@ def test_log_tells_which_memory_ran_out(tmp_path: Path, text: str, *, memory: bo
 )
 def test_last_error_tells_of_an_engine_that_is_gone(tmp_path: Path, line: str, *, gone: bool):
     log = tmp_path / "trainer.log"
-    log.write_text(f"ValueError: before\n{line}\n[rank0]: Warning: a group was not destroyed\n", encoding="utf-8")
+    asked = f"{TRACEBACK}{FAILED}SGLangEngine.resume_memory_occupation()\x1b[39m (pid=4182)\n" if gone else ""
+    ending = "[rank0]: Warning: a group was not destroyed"
+    log.write_text(f"ValueError: before\n{asked}{line}\n{ending}\n", encoding="utf-8")
     assert failure_of(log).error == line
     assert failure_of(log).engine_gone == gone
 
@@ -144,21 +150,33 @@ def test_last_error_tells_of_an_engine_that_is_gone(tmp_path: Path, line: str, *
     [
         ("SGLangEngine", "", True),
         ("RolloutManager", "", False),
-        ("SGLangEngine", "a new engine is there\nTraceback (most recent call last):\n", False),
+        ("SGLangEngine", f"a new engine is there\n{TRACEBACK}", False),
     ],
 )
 def test_engine_that_ends_before_its_answer_is_gone(tmp_path: Path, actor: str, between: str, *, gone: bool):
     """As a colocated slime logged it: the engine got a SIGKILL while it took its memory back."""
     log = tmp_path / "trainer.log"
-    failed = "ray.exceptions.RayTaskError(ConnectionError): \x1b[36mray::"
     log.write_text(
-        f"Traceback (most recent call last):\n{failed}RolloutManager.onload_weights()\x1b[39m (pid=2662)\n"
-        f"{failed}{actor}.resume_memory_occupation()\x1b[39m (pid=4182)\n{between}"
+        f"{TRACEBACK}{FAILED}RolloutManager.onload_weights()\x1b[39m (pid=2662)\n"
+        f"{FAILED}{actor}.resume_memory_occupation()\x1b[39m (pid=4182)\n{between}"
         "urllib3.exceptions.ProtocolError: ('Connection aborted.', ConnectionResetError(104, 'reset by peer'))\n"
         "requests.exceptions.ConnectionError: ('Connection aborted.', ConnectionResetError(104, 'reset by peer'))\n",
         encoding="utf-8",
     )
     assert failure_of(log).engine_gone == gone
+
+
+def test_engine_that_does_not_flush_its_cache_is_gone(tmp_path: Path):
+    """As miles logged it: the actor of a dead engine asks for a minute, and then gives up."""
+    log = tmp_path / "trainer.log"
+    failed = FAILED.replace("Connection", "Timeout")
+    log.write_text(
+        f"{TRACEBACK}{failed}MegatronTrainRayActor.update_weights()\x1b[39m (pid=57994)\n"
+        f"{failed}SGLangEngine.flush_cache()\x1b[39m (pid=35307)\n"
+        "TimeoutError: Timeout while flushing cache: HTTPConnectionPool(host='192.0.2.2', port=27400)\n",
+        encoding="utf-8",
+    )
+    assert failure_of(log).engine_gone
 
 
 def test_record_of_restarts_survives_a_torn_line(tmp_path: Path):

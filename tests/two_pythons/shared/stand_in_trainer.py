@@ -51,6 +51,8 @@ match ends:
         if len(attempts) < 3:
             pool = "HTTPConnectionPool(host='10.0.0.1', port=15000)"
             sys.exit(
+                "Traceback (most recent call last):\n"
+                "ray.exceptions.RayTaskError(ConnectionError): ray::SGLangEngine.resume_memory_occupation() (pid=1)\n"
                 f"requests.exceptions.ConnectionError: {pool}: Max retries exceeded with url: "
                 "/resume_memory_occupation (Caused by NewConnectionError: [Errno 111] Connection refused)"
             )

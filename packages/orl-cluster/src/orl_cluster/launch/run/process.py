@@ -22,14 +22,8 @@ ENGINE = re.compile(r"^\s*(?:\x1b\[\d+m)?\(\w*SGLang\w*[ )]")  # what Ray writes
 # What Ray says of a node that is gone: `address` is known where the raylet of another node reports it.
 LOST_NODE = re.compile(r"address: (?P<address>\S+) and node name: .* marked dead|because its node has died")
 UNEQUAL = "check tensor equality failed"  # SGLang's words
-# What a trainer asks of an engine, which does not answer any more.
-ENGINE_GONE = re.compile(
-    r"\bHTTPConnectionPool\(.* with url: /(?:\w+_memory_occupation|flush_cache|health\w*|\w*weight\w*|\w+_generation)\b"
-    r".*Connection refused"
-)
-# What requests says if an engine ends before it has answered, and what Ray says of whom it asked.
-ABORTED = "ConnectionError: ('Connection aborted.'"
-OF_ENGINE = re.compile(r"RayTaskError\(ConnectionError\): .*ray::SGLangEngine\.\w+\(\)")
+# What Ray says if an engine's server refuses its actor, ends before the answer, or does not flush its cache.
+ENGINE_GONE = re.compile(r"RayTaskError\((?:Connection|Timeout)Error\): .*ray::SGLangEngine\.\w+\(\)")
 # The second is argparse's.
 _EXCEPTION = re.compile(r"\b[A-Za-z_.]*(?:Error|Exception|Aborted|Interrupt)(?:: |$)|^\S+: error: argument ")
 
@@ -87,14 +81,13 @@ def failure_of(log: Path, *, start: int = 0) -> Failure:
         lacks_memory=bool(gpu) or any(sign in line for line in lines for sign in MEMORY),
         lacks_gpu_memory=bool(gpu),
         in_engine=bool(gpu) and all(ENGINE.match(line) for line in gpu),
-        engine_gone=_engine_gone(last, lines) and not lost and not gpu,
+        engine_gone=_ended_by_engine(lines) and not lost and not gpu,
         lost_node=next(iter(lost), ""),
         unequal_weights=any(UNEQUAL in line for line in lines),
     )
 
 
-def _engine_gone(last: str, lines: list[str]) -> bool:
-    """Tell whether `last` of `lines` says that an engine refuses a request, or ended before its answer."""
-    begins = max((at for at, line in enumerate(lines) if line.startswith("Traceback ")), default=0)
-    ended = ABORTED in last and any(OF_ENGINE.search(line) for line in lines[begins:])
-    return ended or bool(ENGINE_GONE.search(last))
+def _ended_by_engine(lines: list[str]) -> bool:
+    """Tell whether the trainer's last traceback, which no prefix of Ray marks, came from a call of a dead engine."""
+    begins = max((at for at, line in enumerate(lines) if line.startswith("Traceback ")), default=len(lines))
+    return any(ENGINE_GONE.search(line) for line in lines[begins:])
