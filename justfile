@@ -87,12 +87,17 @@ fmt:
     uv run --extra trl --group dev ruff format
     uv run --extra trl --group dev ruff check --fix
 
-# format, style, import contracts, English, all checked only
+# format, style, import contracts, English, size, all checked only
 lint:
     uv run --extra trl --group dev ruff format --check
     uv run --extra trl --group dev ruff check
     uv run --extra trl --group dev lint-imports
     uv run --extra trl --group dev python -m tools.english
+    uv run --extra trl --group dev python -m tools.budget
+
+# the size of the tree: ceilings, and figures without one; --lower ISSUE writes budget.toml, once an issue
+budget *arguments:
+    uv run --extra trl --group dev python -m tools.budget --report "$@"
 
 # types
 types:
