@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import socket
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,12 @@ from benchmarks.night.processes import START_SECONDS, program, until
 from benchmarks.night.scenario import Night, last_line
 from benchmarks.night.training import MORE, ORL
 from benchmarks.night.verdict import Verdict
+from tests.two_pythons.environment import make_environment
 
 SECOND = 1.0  # for a call, a turn, a rollout, and the patience: a stall must be longer than all of them
 LEAST_STALL = 300.0 + 2 * SECOND + 1.0
 END_SECONDS = 90.0
 KEY = "night-key-0123456789"
-MAKE = """
-import sys
-from pathlib import Path
-from tests.slime.environment import make_environment
-make_environment(Path(sys.argv[1]))
-"""
 
 
 def silent_trainer(night: Night) -> Verdict:
@@ -35,10 +29,7 @@ def silent_trainer(night: Night) -> Verdict:
     home.mkdir()
     with socket.create_server(("127.0.0.1", 0)) as silent:  # a platform and a Ray that take connections
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        with program([sys.executable, "-c", MAKE, str(home / "env")], home / "env.log") as making:
-            if making.wait(END_SECONDS):
-                raise RuntimeError(f"the trainer's environment: {last_line(making)}")
-        words = _furnished(night, home)
+        words = _furnished(night, home, make_environment(home / "env", "slime"))
         more = {**MORE, "RAY_ADDRESS": address, "OPENREWARD_API_URL": f"http://{address}", "STAND_IN_GPUS": "1"}
         more |= {"STAND_IN_ENDS": "waits", "OPENREWARD_API_KEY": KEY}
         with program(words, home / "log", folder=home, more=more) as running:
@@ -55,7 +46,7 @@ def silent_trainer(night: Night) -> Verdict:
     return verdict
 
 
-def _furnished(night: Night, home: Path) -> list[str]:
+def _furnished(night: Night, home: Path, python: Path) -> list[str]:
     """Write configuration and tasks; return the command."""
     seconds = dict.fromkeys(("call_timeout", "turn_timeout", "rollout_timeout"), SECOND)
     config = {
@@ -67,6 +58,6 @@ def _furnished(night: Night, home: Path) -> list[str]:
     (home / "given.jsonl").write_text('{"prompt": "?", "label": ""}\n', encoding="utf-8")
     return [
         *(*ORL, "train", "slime", "--config", "slime.yaml", "--task-data", "given.jsonl", "--name", "run"),
-        *("--model", str(night.checkpoint), "--python", str(home / "env/bin/python3"), "--num-gpus", "1"),
+        *("--model", str(night.checkpoint), "--python", str(python), "--num-gpus", "1"),
         *("--model-args", "qwen3-0.6B"),
     ]
