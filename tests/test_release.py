@@ -154,6 +154,17 @@ def test_release_stamps_builds_commits_and_tags(clone: Path, monkeypatch: pytest
     assert release.run("uv", "lock", "--check", cwd=clone) == ""
 
 
+def test_check_installs_extras_that_exist() -> None:
+    for name, extras in release.EXTRAS.items():
+        assert {*extras.strip("[]").split(",")} <= {*project(name).get("optional-dependencies", ())}
+
+
+@pytest.mark.slow
+def test_wheels_as_the_workflow_makes_them(clone: Path) -> None:
+    release.run("just", "wheels", cwd=clone)
+    assert len([*release.archives(clone / "dist")]) == 2 * len(PACKAGES)
+
+
 def test_release_that_fails_leaves_the_tree_as_it_was(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(release, "build", lambda root: release.run("false", cwd=root))
     head = release.run("git", "rev-parse", "HEAD", cwd=clone)
