@@ -1,0 +1,107 @@
+"""Every recipe of the justfile, expanded: its commands start, and the files, extras and markers that it names exist.
+
+What heavy modules import is shown by `test_imports`, so they start in the slow tests only.
+"""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from orl_launcher.main import main
+
+from tests.test_blocks import RECIPES
+
+ROOT = Path(__file__).parents[1]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+MARKERS = {marker.split(":")[0] for marker in PROJECT["tool"]["pytest"]["ini_options"]["markers"]}
+NAMED = {"--extra": PROJECT["project"]["optional-dependencies"], "--group": PROJECT["dependency-groups"]}
+REQUIRED = {"release": ["0.2.0"]}
+SLOW = ("failures", "test-signals", "play-environments")
+OPERATORS = {"&&", "||", ";", "|", "if", "then", "else", "fi"}
+OURS = re.compile(r"(?:tests|tools|configs|examples|packages|apps)/[\w./-]+")
+
+
+def commands_of(*words: str) -> Iterator[list[str]]:
+    """Yield the commands that a recipe runs, those of other recipes too."""
+    done = subprocess.run(["just", "--dry-run", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for line in done.stderr.splitlines():
+        command: list[str] = []
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        for word in (*lexer, ";"):
+            if word not in OPERATORS:
+                command.append(word)
+            elif command:
+                inner = command[0] == "just" and not command[1].startswith("-")
+                yield from commands_of(*command[1:]) if inner else [command]
+                command = []
+
+
+def start(words: list[str]) -> None:
+    """Start a command of ours with --help. Hold what it names against what is there."""
+    for option, value in pairwise(words):
+        assert value in NAMED.get(option, (value,)), f"{option} {value}"
+    for path in OURS.findall(" ".join(words)):
+        assert (ROOT / path).exists(), path
+    words = [word for word in words if word != "$@"]
+    programs = [Path(word).name for word in words]
+    if words[0] == "[" or words[1:2] == ["pip"]:
+        return
+    if "pytest" in programs:
+        expressions = [value for option, value in pairwise(words) if option == "-m" and value != "pytest"]
+        assert {name for one in expressions for name in compile(one, "-m", "eval").co_names} <= MARKERS
+    elif "orl" in programs:
+        with pytest.raises(SystemExit, match=r"^0$"):
+            main([*words[programs.index("orl") + 1 :], "--help"])
+    elif "-m" in words:
+        start_module(*words[words.index("-m") + 1 :])
+
+
+def start_module(name: str, *arguments: str) -> None:
+    spec = find_spec(name)
+    if spec is not None and spec.submodule_search_locations:
+        spec = find_spec(f"{name}.__main__")
+    assert spec is not None, name
+    assert spec.origin is not None
+    if name.startswith(("tests", "tools", "benchmarks")) and "argparse" in Path(spec.origin).read_text("utf-8"):
+        sys.argv = [name, *arguments, "--help"]
+        with pytest.raises(SystemExit, match=r"^0$"):
+            runpy.run_path(spec.origin, run_name="__main__")
+
+
+@pytest.mark.parametrize(
+    "recipe", [pytest.param(recipe, marks=[pytest.mark.slow] * (recipe in SLOW)) for recipe in RECIPES]
+)
+def test_commands_of_a_recipe_start(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [])
+    commands = [*commands_of(recipe, *REQUIRED.get(recipe, ()))]
+    assert commands
+    for words in commands:
+        start(words)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "uv run --extra gone orl show",
+        "uv run orl gone",
+        "python -m gone",
+        "pytest tests/gone",
+        "pytest -m 'slow and not gone'",
+    ],
+)
+def test_negative_control_what_is_gone_is_found(line: str) -> None:
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        start(shlex.split(line))
