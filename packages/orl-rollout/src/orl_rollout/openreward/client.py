@@ -3,8 +3,8 @@
 
 The platform's key goes to the platform alone (law L6): an environment with its own `base_url` gets an empty key unless
 it sets `send_api_key`. Requests always name the variant, because without one they are redirected. The SDK's client is
-not used: it falls back to the key in the process environment, follows redirects with the key, reads answers of any
-size, and cannot address a loopback server.
+not used: it gives every server the key of the process environment, follows redirects with it, repeats calls of tools,
+reads answers of any size, and leaves a session open whose creation fails (docs/how-it-works.md).
 """
 
 from __future__ import annotations
