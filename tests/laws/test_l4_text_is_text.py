@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from orl_core.messages import Message, ToolCall, ToolSpec, text_message
+from orl_core.messages import Message, ParseFailure, ToolCall, ToolSpec, text_message
 from orl_core.render import Renderer
 from orl_core.render.certify import attacks
 from orl_core.render.controls import Controls
@@ -146,3 +146,13 @@ def test_an_action_cut_at_every_id_is_read_up_to_the_cut(before: list[int], piec
         assert len(action.calls) <= ids[:cut].count(DELIMITERS[2])
         if before == ids[:cut] or not set(DELIMITERS) & set(ids[:cut]):
             assert action.calls == ()
+
+
+def test_missing_tag_is_seen_by_ids_alone() -> None:
+    tok, renderer, tools = tokenizer("qwen3"), renderer_of("qwen3"), (ToolSpec(name="look"),)
+    lost, spelled = tok.encode(['Hm.\n{"name": "look", "arguments": {}}\n', "</tool_call>"])
+    assert renderer.parse([*lost, *spelled], tools).calls == ()
+    action, spans = renderer.read([*lost, DELIMITERS[3]], tools)
+    assert [(isinstance(call, ParseFailure), call.name) for call in action.calls] == [(True, "")]
+    assert [(span.part, span.end) for span in spans] == [("calls", len(lost) + 1)]
+    assert renderer.parse([DELIMITERS[0], *spelled, *lost], tools).calls == ()

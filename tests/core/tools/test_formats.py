@@ -66,6 +66,7 @@ FRAGMENTS = (
     *("call:a{x:", '<|"|>a<|"|>', "<function=a>", "a(x=1)", '{"tool_name": "a", "parameters": {'),
     *('<｜DSML｜invoke name="a">', "<｜DSML｜function_calls>", '"a">', "a>", "=", "true"),
     *("<tool_call>", "</tool_call>", '<invoke name="a">', "</invoke>", "<a>", "</a>", "<item>", "</item>"),
+    *("<function=say></function>", '<invoke name="say"></invoke>', '{"name": "say", "arguments": {}}', "say(x=1)"),
     *("tools", 'call tool="a" index="1"', 'argument key="a" type="number"', "json", "call", "argument", "response"),
 )
 SOUP = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=4), max_size=14).map("".join)
@@ -99,7 +100,7 @@ def _check_total(tool_format: ToolFormat, text: str, opened: bool) -> None:
         if isinstance(call, ParseFailure):
             assert call.message
             assert "\n" not in call.message
-            assert call.kind in list(FailureKind)[:5]
+            assert call.kind in list(FailureKind)[:7]
         else:
             assert call.name
 
@@ -231,7 +232,7 @@ def test_parts_are_ordered_and_the_rest_is_text(text: str, *, opened: bool) -> N
 
 def _check_parts(tool_format: ToolFormat, text: str, *, opened: bool) -> None:
     marked = mark(text, delimiters(tool_format))
-    action, spans = wire_format(tool_format, tool_format).read(marked, (), reasoning_opened=opened)
+    action, spans = wire_format(tool_format, tool_format).read(marked, TOOLS, reasoning_opened=opened)
     borders = [0, *(place for span in spans for place in (span.start, span.end)), len(text)]
     assert borders == sorted(borders)
     parts = {span.part for span in spans}

@@ -9,9 +9,11 @@ import sys
 from typing import Any, SupportsIndex
 
 import pytest
-from orl_core.messages import ToolSpec
+from orl_core.messages import ToolCall, ToolSpec
 from orl_core.tools import TOOL_FORMATS, Marked, ToolFormat, delimiters, parse, parse_marked
 from orl_core.tools.scan import mark
+
+from tests.core.tools.wire import WIRES
 
 TOOLS = (ToolSpec(name="a", parameters={"type": "object", "properties": {"x": {"type": "integer"}}}),)
 
@@ -54,7 +56,10 @@ def called(text: str, tool_format: ToolFormat) -> int:
 def units(tool_format: ToolFormat) -> list[str]:
     texts = delimiters(tool_format)
     rests = ("", '{"a": "', "[a(x='", '"a">', '{"a": 1}', "a", " \n")
-    return [*(text + rest for text in texts for rest in rests), "".join(texts), "".join(texts[::-1])]
+    wires = [wire.text([ToolCall(name="a")]) for wire in WIRES.values() if wire.format == tool_format]
+    unopened = [wire.replace(text, "") for wire in wires for text in texts if text in wire]
+    units = [*(text + rest for text in texts for rest in rests), "".join(texts), "".join(texts[::-1])]
+    return [*units, *wires, *unopened, *(f"{wire} x" for wire in unopened)]
 
 
 @pytest.mark.parametrize("tool_format", TOOL_FORMATS)

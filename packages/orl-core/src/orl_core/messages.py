@@ -45,12 +45,15 @@ class ToolCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
 
 
 class FailureKind(StrEnum):
-    """Kind of a mistake in a call: the first five found by the parser, the others by the loop.
+    """Kind of a mistake in a call: the first seven found by the parser, the others by the loop.
 
     MALFORMED is a break of the wire format's own syntax, if that is not JSON: stray text between tags, a parameter
-    twice, a missing tag, arguments that are no Python literals.
+    twice, a missing tag, arguments that are no Python literals. UNOPENED is a call that lacks its opening tag,
+    IN_REASONING one inside reasoning that is never closed, each if the family's own parsers do not make it.
     """
 
+    UNOPENED = "unopened"
+    IN_REASONING = "in_reasoning"
     UNCLOSED = "unclosed"
     MALFORMED = "malformed"
     INVALID_JSON = "invalid_json"

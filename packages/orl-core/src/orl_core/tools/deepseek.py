@@ -11,7 +11,7 @@ It must not know tools, schemas or tokens. What it decides:
 - In DSML `string="true"` takes a value as it is written, anything else takes it as strict JSON. All arguments may be
   one JSON object instead, and a call without any may close itself: `<｜DSML｜invoke name="NAME"/>`. `tagged` has the
   rest.
-- Reasoning is between `<think>` and `</think>`, or the end.
+- Reasoning is between `<think>` and `</think>`.
 """  # noqa: RUF002
 
 from __future__ import annotations
@@ -76,4 +76,5 @@ DEEPSEEK = WireFormat(
     delimiters=(CALLS, CALLS_END, CALL, CALL_END, SEPARATOR, DSML, *THINKING),
     readers={CALL: _call, CALLS: frame, CALLS_END: frame},
     blocks={DSML: _SYNTAX},
+    closings={CALL_END: CALL},
 )

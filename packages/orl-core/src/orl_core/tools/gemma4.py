@@ -7,7 +7,7 @@ them. What it decides if the format is silent:
 - A key may be between `<|"|>` too, and null may be written `None`, as earlier templates write it.
 - A call is complete with its closing brace, closed or not. A delimiter inside a string is part of the string. A broken
   call ends at the next `<|tool_call>` or `<tool_call|>`. It is UNCLOSED if the text ends inside it.
-- Reasoning is between `<|channel>`, with the channel's name `thought`, and `<channel|>`, or the end.
+- Reasoning is between `<|channel>`, with the channel's name `thought`, and `<channel|>`.
 """
 
 from __future__ import annotations
@@ -106,5 +106,9 @@ def _word(word: str, *, is_key: bool, cut: bool) -> str:
 
 
 GEMMA4 = WireFormat(
-    delimiters=(_OPEN, _CLOSE, _QUOTE, *_THINKING), thinking=_THINKING, readers={_OPEN: _call}, prepared=_prepared
+    delimiters=(_OPEN, _CLOSE, _QUOTE, *_THINKING),
+    thinking=_THINKING,
+    readers={_OPEN: _call},
+    prepared=_prepared,
+    closings={_CLOSE: _OPEN},
 )

@@ -8,7 +8,7 @@ decides where the format is silent:
 - Values cannot be escaped: if another tag of the format comes before `</arg_value>`, a tag is missing, text is
   between tags or a key appears twice, the call is MALFORMED, and ends at the next `<tool_call>` or `</tool_call>`.
 - A call needs its `</tool_call>`; one that ends with the text, or where the next begins, is UNCLOSED.
-- Reasoning is between `<think>` and `</think>`, or the end; a call inside it does not count and does not end it.
+- Reasoning is between `<think>` and `</think>`; a call inside it does not count and does not end it.
 """
 
 from __future__ import annotations
@@ -76,4 +76,9 @@ def _arguments(text: str, tags: Sequence[Mark], stop: int) -> tuple[dict[str, An
     return arguments, f"{_ARGUMENT[missing]} is missing; write {EXAMPLE}" if missing else ""
 
 
-GLM45 = WireFormat(delimiters=(OPEN, CLOSE, *_ARGUMENT, *THINKING), readers={OPEN: _block}, carries_texts=True)
+GLM45 = WireFormat(
+    delimiters=(OPEN, CLOSE, *_ARGUMENT, *THINKING),
+    readers={OPEN: _block},
+    closings={CLOSE: OPEN},
+    carries_texts=True,
+)

@@ -7,6 +7,7 @@ which the prompt holds. What it decides where the format is silent:
   the recipient without `functions.`. Without a recipient, `analysis` is reasoning and every other channel is text.
 - A call is complete with its JSON, closed or not: the renderer takes a final `<|call|>` off. It is UNCLOSED where the
   text ends inside the JSON. A delimiter inside a JSON string is part of the string.
+- A message that is no call ends at its tag, or where the next header begins.
 - A header without a `<|message|>`, and text between messages or before a header, is text.
 - `json_calls` says what arguments may be.
 """
@@ -37,7 +38,8 @@ class _Harmony(WireFormat, frozen=True, kw_only=True, forbid_unknown_fields=True
     def within(self, frame: WireFormat) -> WireFormat:
         raise RenderError("tool format `gpt_oss` is the form of a whole action: no other model can be taught its calls")
 
-    def parse(self, marked: Marked, *, reasoning_opened: bool) -> Parsed:
+    def parse(self, marked: Marked, offered: frozenset[str], *, reasoning_opened: bool) -> Parsed:
+        del offered
         scan = Scan(marked)
         if reasoning_opened:
             _body(scan, "analysis", None)
@@ -81,13 +83,12 @@ def _body(scan: Scan, channel: str, recipient: str | None) -> None:
         read_named(scan, _SHAPE, recipient.removeprefix("functions."), start)
         scan.tell("calls")
         return
-    mark = scan.go(start, _STOPS)
+    mark = scan.go(start, (*_STOPS, CHANNEL))
+    end, scan.at = scan.at, start
     thinks = channel == "analysis"
     if thinks:
-        if thought := scan.text[start : scan.at].strip():
-            scan.thought.append(thought)
+        scan.think(end)
     else:
-        end, scan.at = scan.at, start
         scan.say(end)
     if mark is not None and mark.delimiter in _CLOSING:
         scan.pass_mark()

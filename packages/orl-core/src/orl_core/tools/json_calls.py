@@ -3,17 +3,17 @@
 For every format: arguments may be null if there are none, and may be an object written as a JSON string, which is
 decoded once. A delimiter inside a JSON string is part of the string. `strict_json` says what counts as JSON. An array
 is read element by element: the elements before a broken one count, and the broken one ends at the next delimiter, or
-at the end of the text. A call is UNCLOSED if the text ends inside it. Reasoning ends at its tag, or with the text.
+at the end of the text. A call is UNCLOSED if the text ends inside it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from orl_core.messages import FailureKind, ParseFailure, ToolCall
 from orl_core.names import ToolFormat
@@ -260,13 +260,13 @@ def _read_kimi(scan: Scan, shape: CallShape) -> None:
 def _format(
     shape: CallShape,
     read: Callable[[Scan, CallShape], object],
-    opens: Collection[str],
+    opens: Sequence[str],
     *,
-    frames: Collection[str] = (),
+    frames: Sequence[str] = (),
     text_frames: Collection[str] = (),
     thinking: tuple[str, str] = THINKING,
 ) -> WireFormat:
-    """Return a format whose calls `read` reads behind one of `opens`. `frames` are other delimiters of calls."""
+    """Return a format whose calls `read` reads behind one of `opens`. `frames` are others, the last one closes."""
 
     def reader(scan: Scan) -> None:
         read(scan, shape)
@@ -276,6 +276,7 @@ def _format(
         thinking=thinking,
         text_frames=text_frames,
         readers={**dict.fromkeys(opens, reader), **dict.fromkeys(frames, frame)},
+        closings=dict.fromkeys((*shape.closing, *frames[-1:]), opens[-1]),
     )
 
 
@@ -294,11 +295,14 @@ FORMATS: Mapping[ToolFormat, WireFormat] = {
         CallShape(stops=("<tool_calls>", "</tool_calls>"), closing=("</tool_calls>",)), _read_block, ["<tool_calls>"]
     ),
     # Granite 3: `<|tool_call|>[…]`; Nemotron Nano v2: `<TOOLCALL>[…]</TOOLCALL>`. What follows the array is text.
-    "opened_array": _format(
-        CallShape(example=_ARRAY, stops=("<|tool_call|>", "<TOOLCALL>", "</TOOLCALL>")),
-        read_calls,
-        ["<|tool_call|>", "<TOOLCALL>"],
-        frames=["</TOOLCALL>"],
+    "opened_array": structs.replace(
+        _format(
+            CallShape(example=_ARRAY, stops=("<|tool_call|>", "<TOOLCALL>", "</TOOLCALL>")),
+            read_calls,
+            ["<|tool_call|>", "<TOOLCALL>"],
+            frames=["</TOOLCALL>"],
+        ),
+        call_ends_reasoning=False,
     ),
     # Command R7B, Command A, Cohere 2 MoE: `<|START_ACTION|>[…]<|END_ACTION|>`. The `tool_call_id` is ignored.
     "cohere": _format(
@@ -323,17 +327,18 @@ FORMATS: Mapping[ToolFormat, WireFormat] = {
         readers={_LLAMA_TAG: _read_llama, _LLAMA_OBJECT: _read_llama},
         bare=bare(_read_llama, _LLAMA_CALL),
         prepared=_llama_prepared,
+        call_ends_reasoning=False,
     ),
     # `<|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>{…}<|tool_call_end|>`. The number and `functions.`
     # may be missing.
     "kimi_k2": _format(
         CallShape(
             example="functions.a_tool:0, then its arguments as one JSON object",
-            stops=("<|tool_call_begin|>", "<|tool_call_end|>", "<|tool_calls_section_end|>"),
+            stops=("<|tool_call_begin|>", _KIMI_ARGUMENTS, "<|tool_call_end|>", "<|tool_calls_section_end|>"),
             closing=("<|tool_call_end|>",),
         ),
         _read_kimi,
         ["<|tool_call_begin|>"],
-        frames=["<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", _KIMI_ARGUMENTS],
+        frames=["<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"],
     ),
 }

@@ -90,6 +90,7 @@ _SYNTAX = TagSyntax(
     called=f"{CLOSE}call{SEPARATOR}",
     key=f'{OPEN}argument key="a_name" type="string"{SEPARATOR}',
     value_end=f"{CLOSE}argument{SEPARATOR}",
+    block=TOOLS,
 )
 
 KIMI_K3 = WireFormat(

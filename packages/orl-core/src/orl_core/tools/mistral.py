@@ -67,4 +67,10 @@ def _arguments(scan: Scan, name: str, start: int) -> None:
         scan.fail(FailureKind.MISSING_NAME, f"the tool call has no name before {ARGS}; write a_tool{ARGS}{{}}", start)
 
 
-MISTRAL = WireFormat(delimiters=_DELIMITERS, thinking=_THINKING, readers={CALLS: _calls})
+MISTRAL = WireFormat(
+    delimiters=_DELIMITERS,
+    thinking=_THINKING,
+    readers={CALLS: _calls},
+    closings={ARGS: CALLS},
+    call_ends_reasoning=False,
+)

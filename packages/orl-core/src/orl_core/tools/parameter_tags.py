@@ -7,7 +7,8 @@
     Hy3               <tool_calls>⏎<tool_call>NAME<tool_sep>⏎<arg_key>x</arg_key>⏎<arg_value>…</arg_value>⏎…
 
 They must not know tools, schemas or tokens: arguments are texts, exactly as written, and `typed` gives them their
-types. `tagged` reads the tags and decides what the formats leave open; outside its block a tag is text.
+types. `tagged` reads the tags and decides what the formats leave open; outside its block a tag is text, unless it
+begins a whole call.
 
 - Qwen3-Coder: one newline at either end of a value belongs to the format.
 - Seed-OSS: the template writes lists, objects and booleans as Python does. Notes on the budget of reasoning, inside
@@ -113,6 +114,7 @@ def _hy3(suffix: str) -> WireFormat:
         called=call[1],
         key=f"{key[0]}a_name{key[1]}{value[0]}",
         value_end=value[1],
+        block=calls[0],
     )
     return WireFormat(
         delimiters=(*calls, *call, separator, *key, *value, *thought),
@@ -148,6 +150,7 @@ _M3_SYNTAX = TagSyntax(
     key=f"{_M3_SPACE}<a_name>",
     value_end=f"{_M3_SPACE}</a_name>",
     item="item",
+    block=f"{_M3_SPACE}<tool_call>",
 )
 
 FORMATS: Mapping[ToolFormat, WireFormat] = {
@@ -159,6 +162,7 @@ FORMATS: Mapping[ToolFormat, WireFormat] = {
         thinking=_M3_THINKING,
         blocks={_M3_SPACE: _M3_SYNTAX},
         unopened=True,
+        call_ends_reasoning=False,
         carries_texts=True,
         nested=True,
     ),

@@ -13,7 +13,7 @@ It must not know tools, schemas or tokens; `python_literal` reads the values. Wh
 - Calls are read one by one: those before a broken one count, and the list ends there, at the next delimiter or the end.
   It is UNCLOSED if the text ends inside a call; a missing `]` or closing delimiter after a whole call is no fault.
 - Arguments are `name=literal`: a positional one, a name twice, or a value that is no literal is MALFORMED. A delimiter
-  inside a string is part of the string. Reasoning ends at its tag, or with the text.
+  inside a string is part of the string.
 - Olmo 3 writes each call on a line; a comma or white space between two calls is read too. A block is not empty.
 - LFM2.5's templates print a string between single quotes as it is, so that quotes, backslashes and line breaks inside
   are part of it. It ends at a quote that the next argument or the end of the call follows, and before the next
@@ -171,9 +171,19 @@ FORMATS: Mapping[ToolFormat, WireFormat] = {
         delimiters=(*_STOPS, *THINKING),
         readers={_START: _read_block, _LFM_START: _read_block, _END: frame, _LFM_END: frame},
         bare=bare(_read_list, _BARE),
+        closings={_END: _START, _LFM_END: _LFM_START},
+        call_ends_reasoning=False,
     ),
     "lfm2_5": WireFormat(
-        delimiters=(_LFM_START, _LFM_END, *THINKING), readers={_LFM_START: _read_lfm2_5, _LFM_END: frame}
+        delimiters=(_LFM_START, _LFM_END, *THINKING),
+        readers={_LFM_START: _read_lfm2_5, _LFM_END: frame},
+        closings={_LFM_END: _LFM_START},
+        call_ends_reasoning=False,
     ),
-    "olmo3": WireFormat(delimiters=(*_OLMO, *THINKING), readers={_OLMO[0]: _read_olmo3, _OLMO[1]: frame}),
+    "olmo3": WireFormat(
+        delimiters=(*_OLMO, *THINKING),
+        readers={_OLMO[0]: _read_olmo3, _OLMO[1]: frame},
+        closings={_OLMO[1]: _OLMO[0]},
+        call_ends_reasoning=False,
+    ),
 }

@@ -94,15 +94,17 @@ class Scan:
         self.at = len(self.text)
         return None
 
-    def think(self, closing: str) -> None:
-        """Take the part before `closing`, or the end, as reasoning; go behind it."""
-        start = self.at
-        mark = self.go(start, (closing,))
-        if thought := self.text[start : self.at].strip():
+    def fork(self) -> Scan:
+        """Return another scan at this place, which has found nothing yet."""
+        scan = Scan(Marked(text=self.text, marks=self.marks))
+        scan.at, scan.index, scan.begin = self.at, self.index, self.begin
+        return scan
+
+    def think(self, end: int) -> None:
+        """Take the part before `end` as reasoning; go there."""
+        if thought := self.text[self.at : end].strip():
             self.thought.append(thought)
-        if mark is not None:
-            self.pass_mark()
-        self.tell("reasoning")
+        self.jump(end)
 
     def tell(self, part: Part) -> None:
         """Record the range between `begin` and here as `part`."""

@@ -46,8 +46,9 @@ class Tag(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class TagSyntax(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One way to write the tags. `tag` reads the tag at a mark; four others spell tags for messages.
+    """One way to write the tags. `tag` reads the tag at a mark; five others spell tags for messages.
 
+    `block` is empty if the family's own parsers make calls outside of a block.
     `strips_newline`: the format writes a value on lines of its own, so that one newline at either end is not its.
     `json_body`: all arguments may be one JSON object in place of the first value. `item`: values may hold
     values, each ends with a tag of its own name, and `item` is the name of a list's elements.
@@ -61,6 +62,7 @@ class TagSyntax(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     strips_newline: bool = False
     json_body: bool = False
     item: str = ""
+    block: str = ""
 
     def opening(self, scan: Scan) -> Tag | None:
         """Return the tag at the next mark if it opens a block."""
@@ -113,6 +115,37 @@ def read_block(scan: Scan, syntax: TagSyntax, opening: Tag) -> None:
         if tag.kind == "close":
             return
         _read_call(scan, syntax, tag)
+
+
+def read_unopened(scan: Scan, syntax: TagSyntax, offered: frozenset[str]) -> bool:
+    """Pass the tag of a call outside of a block, if it is next; return whether.
+
+    Calls from there on are read if they are whole and nothing follows but tags of blocks. Anything else is a text about
+    calls, and so are calls of no tool that is `offered`, unless a block is closed behind them.
+    """
+    first = tag = syntax.tag(scan, scan.marks[scan.index])
+    if first is None or first.kind != "call":
+        return False
+    fork, closed = scan.fork(), False
+    while tag is not None and tag.kind != "open":
+        fork.jump(tag.end)
+        if tag.kind == "call":
+            scan.index = fork.index  # whatever comes of it, it is not read again
+            _read_call(fork, syntax, tag)
+        closed, end = tag.kind == "close", fork.at
+        tag = _to(fork, syntax, _BLOCK_TAGS)
+        if fork.text[end : fork.at].strip() or not isinstance(fork.calls[-1], ToolCall):
+            return True
+    if closed or offered.issuperset(call.name for call in fork.calls):
+        scan.say(first.start)
+        scan.jump(fork.at)
+        if syntax.block:
+            wrong = f"the tool call has no {syntax.block}; write {syntax.block} before it"
+            scan.fail(FailureKind.UNOPENED, wrong, first.start, name=first.name)
+        else:
+            scan.calls += fork.calls
+        scan.tell("calls")
+    return True
 
 
 def _read_call(scan: Scan, syntax: TagSyntax, call: Tag) -> None:

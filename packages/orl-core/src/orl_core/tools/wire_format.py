@@ -1,6 +1,12 @@
 """A wire format: its delimiters, and the readers of what they open.
 
-It knows marks, text, reasoning and order, and nothing of the inside of a block.
+It knows marks, text, reasoning and order, and nothing of the inside of a block but how a call begins. What it decides
+for all formats, where the model was shown tools:
+
+- A whole call that ends the text without its opening is UNOPENED, or made if the family's own parsers make it. What is
+  only mentioned has words behind it.
+- Reasoning ends at its tag, or with the text. If it is never closed, calls that end the text end it: they are made if
+  the family's own parsers make them, otherwise they are IN_REASONING.
 """
 
 from __future__ import annotations
@@ -10,12 +16,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from msgspec import Struct, structs
 
-from orl_core.messages import ToolSpec
+from orl_core.messages import FailureKind, ParseFailure, ToolSpec
 from orl_core.tools.scan import Marked, Parsed, Scan
-from orl_core.tools.tagged import TagSyntax, read_block
+from orl_core.tools.tagged import TagSyntax, read_block, read_unopened
 from orl_core.tools.typed import typed
 
 THINKING = ("<think>", "</think>")
+_WORD = r"(?<![\w.:-])[\w.:-]++"  # the name of a tool, or an id that holds it
+# How a call begins, in any format: JSON, a name and what follows it, or nothing but the name of a tool.
+_CALL = re.compile(
+    r'(?:\[\s*+)?+\{\s*+"(?:(?:tool_)?name|arguments|parameters|tool_call_id)"\s*+:'
+    rf"|(?:\[\s*+)?+{_WORD}(?:[({{]|\s*+(?:<arg_key>|<｜tool▁sep｜>|<\|tool_call_argument_begin\|>))"  # noqa: RUF001
+    rf"|({_WORD})\s*+(?:\[CALL_ID\][\w-]++\s*+)?+\Z"
+)
 Reader = Callable[[Scan], None]
 
 
@@ -27,6 +40,9 @@ class WireFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     are none. `text_frames`: delimiters around text, part of nothing. `prepared`: changes the marks before they are
     read. `unopened`: an action may begin with the end of reasoning. `carries_texts`: arguments are texts, typed by the
     tool's schema; `nested` and `python` as for `typed`.
+
+    `closings`: a delimiter inside or behind a call, and the opening that a call lacks if it is met outside of one.
+    `call_ends_reasoning`: calls that end the text are made inside reasoning that is never closed.
     """
 
     delimiters: tuple[str, ...]
@@ -37,6 +53,8 @@ class WireFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     text_frames: Collection[str] = ()
     prepared: Callable[[Marked], Marked] | None = None
     unopened: bool = False
+    closings: Mapping[str, str] = {}
+    call_ends_reasoning: bool = True
     carries_texts: bool = False
     nested: bool = False
     python: bool = False
@@ -64,36 +82,100 @@ class WireFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
         `reasoning_opened`: the prompt has already opened the reasoning.
         """
-        action, spans = self.parse(marked, reasoning_opened=reasoning_opened)
+        offered = frozenset(tool.name for tool in tools)
+        action, spans = self.parse(marked, offered, reasoning_opened=reasoning_opened)
         if action.calls and self.carries_texts:
             action = typed(action, tools, nested=self.nested, python=self.python)
         return action, spans
 
-    def parse(self, marked: Marked, *, reasoning_opened: bool) -> Parsed:
-        """Read everything in `marked`, in order: text, reasoning, and calls with arguments as they are written."""
+    def parse(self, marked: Marked, offered: frozenset[str], *, reasoning_opened: bool) -> Parsed:
+        """Read everything in `marked`, in order: text, reasoning, and calls with arguments as they are written.
+
+        `offered` names the tools. Without any, no call is looked for where a tag is missing.
+        """
         scan = Scan(self.prepared(marked) if self.prepared else marked)
         if reasoning_opened or (self.unopened and _begins_with(scan, self.thinking[1])):
-            scan.think(self.thinking[1])
+            self._think(scan, offered)
         self._read_bare(scan)
         while scan.index < len(scan.marks):
-            delimiter = scan.marks[scan.index].delimiter
-            if delimiter == self.thinking[0]:
+            if scan.marks[scan.index].delimiter == self.thinking[0]:
                 scan.say_to_mark()
-                scan.think(self.thinking[1])
+                self._think(scan, offered)
                 if not scan.said:
                     self._read_bare(scan)
-            elif (syntax := self.blocks.get(delimiter)) and (tag := syntax.opening(scan)):
-                read_block(scan, syntax, tag)
-                scan.tell("calls")
-            elif reader := self.readers.get(delimiter):
-                scan.say_to_mark()
-                reader(scan)
-                scan.tell("calls")
-            elif delimiter in self.text_frames:
-                scan.say_to_mark()
-            else:
-                scan.index += 1
+            elif not offered or not self._read_unopened(scan, offered):
+                self._read_marked(scan)
         return scan.parsed()
+
+    def _read_marked(self, scan: Scan) -> None:
+        """Read what the next mark opens; it is text if it opens nothing."""
+        delimiter = scan.marks[scan.index].delimiter
+        if (syntax := self.blocks.get(delimiter)) and (tag := syntax.opening(scan)):
+            read_block(scan, syntax, tag)
+            scan.tell("calls")
+        elif reader := self.readers.get(delimiter):
+            scan.say_to_mark()
+            reader(scan)
+            scan.tell("calls")
+        elif delimiter in self.text_frames:
+            scan.say_to_mark()
+        else:
+            scan.index += 1
+
+    def _read_unopened(self, scan: Scan, offered: frozenset[str]) -> bool:
+        """Read a call that lacks its opening, if the next mark is of one that ends the text; return whether."""
+        mark, *following = scan.marks[scan.index : scan.index + 2]
+        if any(read_unopened(scan, syntax, offered) for syntax in self.blocks.values()):
+            return True
+        opening = self.closings.get(mark.delimiter)
+        if opening is None or (following and following[0].delimiter not in {*self.readers, *self.blocks}):
+            return False
+        end = following[0].start if following else len(scan.text)
+        rest = scan.text[mark.end : end].strip()
+        match = _CALL.search(scan.text, scan.at, mark.start)
+        if (
+            match is None
+            or f"{rest[:1]}{rest[-1:]}" not in {"", "{}"}
+            or not offered.issuperset(filter(None, match.groups()))
+        ):
+            return False
+        scan.say(match.start())
+        scan.jump(end)
+        scan.fail(FailureKind.UNOPENED, f"the tool call has no {opening}; write {opening} before it", match.start())
+        scan.tell("calls")
+        return True
+
+    def _think(self, scan: Scan, offered: frozenset[str]) -> None:
+        """Read reasoning. If it is never closed, it ends before the calls that end the text."""
+        closing, fork = self.thinking[1], scan.fork()
+        closed = fork.go(scan.at, (closing,)) is not None
+        end = self._last_calls(scan.fork()) if offered and not closed else fork.at
+        scan.think(end)
+        if closed:
+            scan.pass_mark()
+        scan.tell("reasoning")
+        if not closed and end < len(scan.text) and not self.call_ends_reasoning:
+            scan.jump(len(scan.text))
+            wrong = f"the reasoning has no {closing}, and the call inside is not made; write {closing} before a call"
+            scan.fail(FailureKind.IN_REASONING, wrong, end)
+            scan.tell("calls")
+
+    def _last_calls(self, scan: Scan) -> int:
+        """Return where the calls begin that end the text. One that the end of the text cuts is no more than a mention.
+
+        The length of the text is returned if there are none.
+        """
+        start = end = len(scan.text)
+        while scan.index < len(scan.marks):
+            self._read_marked(scan)
+            if scan.spans and (scan.said or start == end):
+                scan.said.clear()
+                start = scan.spans[0].start
+            if any(isinstance(call, ParseFailure) and call.kind is FailureKind.UNCLOSED for call in scan.calls):
+                start = end
+            scan.spans.clear()
+            scan.calls.clear()
+        return end if scan.text[scan.at :].strip() else start
 
     def _read_bare(self, scan: Scan) -> None:
         start = scan.at
