@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 from orl_core.datum import to_data
 from orl_core.errors import EngineError, RenderError
-from orl_core.messages import TextBlock, ToolCall, ToolResult, ToolSpec
+from orl_core.messages import FailureKind, TextBlock, ToolCall, ToolResult, ToolSpec
 from orl_core.trajectory import BranchCause, Generation, RolloutSpec, StopDetail, StopReason
 from orl_gateway import Episode
 from orl_gateway.dialects.chat import CHAT
@@ -32,6 +32,7 @@ from tests.gateway.agents import (
     turn,
 )
 
+LOST = '{"name": "look", "arguments": {"at": 1}}\n</tool_call>'  # a call without its opening
 LOOK_TOOL = ToolSpec(name="look", parameters={"type": "object", "properties": {"at": {"type": "integer"}}})
 
 
@@ -293,6 +294,30 @@ async def test_last_text_is_the_answer_where_the_environment_takes_one() -> None
     assert session.answers == ["It was the cook."]
     assert episode.trajectory().rewards == (1.0,)
     assert episode.trajectory().stop_reason is StopReason.FINISHED
+
+
+@pytest.mark.parametrize("said", ["", f"It was the cook.\n{LOST}"], ids=["nothing", "a call without its opening"])
+async def test_last_text_is_no_answer_if_there_is_none(said: str) -> None:
+    session = ScriptedSession([ToolResult(name="answer", reward=1.0)], accepts_text_answer=True)
+    async with episode_of(engine_of(said), session) as episode:
+        await episode.ask(request_of())
+        await episode.finish()
+    assert session.answers == []
+    assert episode.trajectory().stop_detail is StopDetail.NO_CALL
+
+
+@pytest.mark.parametrize(("before", "sent"), [("I look.\n", 0), (call_text("look", at=1), 1)])
+async def test_call_without_its_opening_is_told(before: str, sent: int) -> None:
+    async with episode_of(engine_of(f"<think>\nHm.\n</think>\n\n{before}{LOST}")) as episode:
+        reply = await episode.ask(request_of())
+    assert [result.failure for _, result in reply.refused] == [FailureKind.UNOPENED]
+    assert (len(reply.calls), LOST in reply.text) == (sent, not sent)
+
+
+async def test_call_in_open_reasoning_is_sent() -> None:
+    async with episode_of(engine_of(f"<think>\nHm.\n{call_text('look', at=1)}")) as episode:
+        reply = await episode.ask(request_of())
+    assert (reply.reasoning, len(reply.calls)) == ("Hm.", 1)
 
 
 async def test_episode_without_an_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,8 @@ Those of 7 to 10, how a rollout ends before its time, are in test_loop_endings.p
  3. A parse failure, unknown tool or invalid argument is answered with the smallest helpful message; `max_invalid` in a
     row end the rollout. Each way to end early has a StopDetail of its own.
  4. Several calls run in order, side by side only on request; the first `finished` ends the episode.
- 5. Plain text: the terminal tool if there is one, otherwise a nudge, `max_nudges` times or until `max_turns`.
+ 5. Plain text: the terminal tool if there is one, otherwise a nudge, `max_nudges` times or until `max_turns`. An empty
+    text is no answer, and neither is a call that lacks a tag: the model reads which one.
  6. `finished` keeps that turn's reward. A null reward is not 0.
  7. An engine's abort while the host's flag is set: ABORTED. The flag is read before every turn and call.
  8. Faults end in ERROR with the turns so far, never repeating a tool call, never trained.
@@ -32,6 +33,7 @@ from orl_core.limits import Limits
 from orl_core.messages import FailureKind, ImageBlock, TextBlock, ToolCall, ToolResult, text_of
 from orl_core.trajectory import Generation, RolloutSpec, StopDetail, StopReason
 from orl_rollout.loop.loop import rollout
+from orl_rollout.tasks.plain import PlainRow, PlainSession, plain_task
 from orl_testing import ScriptedEngine, ScriptedSession
 
 from tests.rollout.loop.loop_play import RENDERER, TASK, TOKENIZER, TOOLS, call, play, result, say, session_of, shown
@@ -236,6 +238,44 @@ async def test_5_plain_text_answers_where_there_is_a_terminal_tool():
     assert trajectory.stop_reason is StopReason.FINISHED
     assert session.answers == ["It was the butler."]
     assert trajectory.rewards == (0.5,)
+
+
+LOST = 'I act first.\n{"name": "act", "arguments": {"x": 1}}\n</tool_call>'
+
+
+@pytest.mark.parametrize("in_text", [True, False])
+async def test_5_call_without_its_opening_is_named(in_text: bool):  # shows D16
+    engine = ScriptedEngine([say(LOST), say(call())])
+    session = session_of(result(finished=True), accepts_text_answer=in_text)
+    trajectory = await play(engine, session)
+    first, second = trajectory.turns
+    assert [each.failure for each in (*first.results, *second.results)] == [FailureKind.UNOPENED, None]
+    assert "<tool_call>" in text_of(first.results[0].content)
+    assert first.failed
+    assert (session.answers, len(session.calls)) == ([], 1)
+
+
+async def test_5_call_in_open_reasoning_is_made():
+    session = session_of(result(finished=True, reward=1.0), accepts_text_answer=True)
+    trajectory = await play(ScriptedEngine([say(f"<think>\nI act.\n{call()}")]), session)
+    assert (session.answers, len(session.calls), trajectory.rewards) == ([], 1, (1.0,))
+
+
+async def test_5_empty_text_is_no_answer():
+    engine = ScriptedEngine([say("<think>\nThe butler."), say("The butler.")])
+    session = session_of(result(finished=True), accepts_text_answer=True)
+    trajectory = await play(engine, session)
+    assert (trajectory.stop_reason, session.answers) == (StopReason.FINISHED, ["The butler."])
+    assert trajectory.turns[0].nudge in shown(engine, 1)
+    assert "empty" in trajectory.turns[0].nudge
+    ended = await play(ScriptedEngine([say("")]), session_of(accepts_text_answer=True), max_nudges=0)
+    assert (ended.stop_reason, ended.stop_detail) == (StopReason.MAX_TURNS, StopDetail.NO_CALL)
+
+
+async def test_5_plain_row_is_answered_once_whatever_is_said():
+    job = RolloutSpec(task=plain_task(PlainRow(prompt="6 x 7?")), rollout_id="k")
+    trajectory = await rollout(job, session=PlainSession(), renderer=RENDERER, engine=ScriptedEngine([say("")]))
+    assert (trajectory.stop_reason, len(trajectory.turns)) == (StopReason.FINISHED, 1)
 
 
 async def test_5_plain_text_is_nudged_and_then_ends_the_rollout():  # shows D17

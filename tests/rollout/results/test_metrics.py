@@ -62,9 +62,11 @@ def test_cache_hits_are_a_share_of_all_that_was_sent_in_prompts():
     trajectory = structs.replace(played([]), turns=(first, second))
     one = measured(trajectory)
     assert (one.prompt_tokens, one.cached_tokens) == (3 + 6, 4)
-    assert (one.turns, one.valid_turns, one.calls, one.failed_calls) == (2, 1, 3, 1)
+    assert (one.turns, one.valid_turns, one.calls, one.failures) == (2, 1, 3, {"unknown_tool": 1})
     metrics = metrics_of([one])
     assert metrics["A/B/cache_hits"] == 4 / 9
+    failures = {name.rpartition("/")[2]: share for name, share in metrics.items() if "/failures/" in name}
+    assert failures == {**dict.fromkeys(FailureKind, 0.0), "unknown_tool": metrics["A/B/failed_calls"]}
     assert metrics["A/B/failed_calls"] == 1 / 3
 
 

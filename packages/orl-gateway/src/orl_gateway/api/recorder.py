@@ -55,7 +55,7 @@ class OwnTools:
     async def open(self, task: Task) -> Opening:
         """Begin with nothing: the agent brings messages and tools."""
         del task
-        return Opening(messages=(), tools=(), accepts_text_answer=True)
+        return Opening(messages=(), tools=(), accepts_text_answer=True, judges_any_answer=True)
 
     async def call(self, call: ToolCall) -> ToolResult:
         """Refuse: there is no tool."""

@@ -142,9 +142,10 @@ class Episode:
             self.state.reject(why + output)
         if self.state.over:
             return
-        if self.opening.accepts_text_answer:
+        action = self.tree.nodes[-1].turn.action
+        if self.opening.takes(action):
             with suppress(RequestRefused):
-                await self.tools.answer(self.tree.nodes[-1].turn.action.text)
+                await self.tools.answer(action.text)
             self.state.end(StopReason.FINISHED)
         elif self.state.refusal is not None and self.state.refusal.code == "context_length_exceeded":
             self.state.end(StopReason.MAX_TOKENS)

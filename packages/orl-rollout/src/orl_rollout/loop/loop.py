@@ -184,13 +184,13 @@ class _Episode:
         try:
             if action.calls:
                 return await self._call_all(action.calls, tools, results)
-            if self.opening.accepts_text_answer:
+            if self.opening.takes(action):
                 with keep_unusable(results, "answer"):
                     results.append(await self._ask("answering", self.session.answer(action.text)))
                 return StopReason.FINISHED, ()
         finally:
             self.turns[-1] = structs.replace(self.turns[-1], results=tuple(results))
-        return self.mistakes.no_call(tools.names)
+        return self.mistakes.no_call(tools.names, answers=self.opening.accepts_text_answer)
 
     async def _call_all(
         self, calls: Sequence[ToolCall | ParseFailure], tools: Toolbox, results: list[ToolResult]

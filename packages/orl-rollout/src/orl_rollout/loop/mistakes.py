@@ -22,13 +22,17 @@ class Mistakes:
         self._nudges = 0
         self._invalid = 0
 
-    def no_call(self, tools: str) -> Step:
-        """Answer an action without a call: a reminder that lists the tools, or the end."""
+    def no_call(self, tools: str, *, answers: bool) -> Step:
+        """Answer an action without a call: a reminder that lists the tools, or the end.
+
+        `answers`: a text would have been an answer, but this one is empty.
+        """
         self._nudges += 1
         most = self._limits.max_nudges
         if not self._user_turns or (most is not None and self._nudges > most):
             return StopDetail.NO_CALL, ()
-        return None, (text_message("user", f"Go on by calling a tool. The tools are: {tools}."),)
+        empty = "Your answer is empty. Write one, or call a tool." if answers else "Go on by calling a tool."
+        return None, (text_message("user", f"{empty} The tools are: {tools}."),)
 
     def cut_action(self, tokens: int) -> Step:
         """Answer an action that was cut after so many ids, the budget of its turn. Nothing in it is done."""

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from msgspec import Struct
 from orl_core.errors import SessionUnavailable
-from orl_core.messages import Message, ToolCall, ToolResult, ToolSpec
+from orl_core.messages import Action, Message, ParseFailure, ToolCall, ToolResult, ToolSpec
 from orl_core.task import Task
 
 
@@ -37,11 +37,20 @@ class SessionLost(Unserved):
 
 
 class Opening(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The beginning of an episode: the first messages, the tools, and whether a plain answer ends it (`@terminal`)."""
+    """The beginning of an episode: the first messages, the tools, and whether a plain answer ends it (`@terminal`).
+
+    `judges_any_answer`: nobody reads the answer but a reward function, which may get an empty one.
+    """
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...]
     accepts_text_answer: bool = False
+    judges_any_answer: bool = False
+
+    def takes(self, action: Action) -> bool:
+        """Return whether the text of an action is an answer: it is not empty, and no call was lost in it."""
+        lost = any(isinstance(call, ParseFailure) for call in action.calls)
+        return self.judges_any_answer or (self.accepts_text_answer and bool(action.text) and not lost)
 
 
 class Session(Protocol):

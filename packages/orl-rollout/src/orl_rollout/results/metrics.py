@@ -12,6 +12,7 @@ from math import isfinite
 from statistics import fmean
 
 from msgspec import Struct
+from orl_core.messages import FailureKind
 from orl_core.trajectory import StopDetail, StopReason
 
 from orl_rollout.results.outcome import UNJUDGED, Outcome
@@ -23,10 +24,10 @@ SMALLEST_DIFFERENCE = 1e-6  # between rewards that counts as one
 class RolloutStats(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One rollout in numbers. Times are seconds, tokens are ids; `valid_turns` are those whose calls all were valid.
 
-    `rows` counts its data, `branches` the turns that began another conversation, by cause, `counts` those of the
-    trajectory. `agent` tells whether an agent of the user's played it, `replayed` whether it was played again after its
-    connection broke, `unrewarded` that it finished and no result carried a reward. `rewards` are the results that
-    carried one, a finite number.
+    `failures` counts the failed calls by kind, `rows` its data, `branches` the turns that began another conversation,
+    by cause, `counts` those of the trajectory. `agent` tells whether an agent of the user's played it, `replayed`
+    whether it was played again after its connection broke, `unrewarded` that it finished and no result carried a
+    reward. `rewards` are the results that carried one, a finite number.
     """
 
     environment: str
@@ -39,13 +40,13 @@ class RolloutStats(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     turns: int
     valid_turns: int
     calls: int
-    failed_calls: int
     action_tokens: int
     observed_tokens: int
     cached_tokens: int
     prompt_tokens: int
     generation_seconds: float
     environment_seconds: float
+    failures: dict[str, int] = {}
     rows: int = 0
     trained_tokens: int = 0
     branches: dict[str, int] = {}
@@ -76,13 +77,13 @@ def stats_of(outcome: Outcome) -> RolloutStats:
         turns=len(trajectory.turns),
         valid_turns=sum(bool(turn.results) and not any(r.failure for r in turn.results) for turn in trajectory.turns),
         calls=len(results),
-        failed_calls=sum(result.failure is not None for result in results),
         action_tokens=sum(len(turn.action_ids) for turn in trajectory.turns),
         observed_tokens=sum(len(turn.observation) for turn in trajectory.turns),
         cached_tokens=0 if trajectory.contains_secret else sum(generation.cached_tokens for generation in generations),
         prompt_tokens=_prompt_tokens(outcome),
         generation_seconds=sum(generation.seconds for generation in generations),
         environment_seconds=sum(result.seconds for result in results),
+        failures=dict(Counter(result.failure.value for result in results if result.failure is not None)),
         rows=len(outcome.datums),
         trained_tokens=sum(sum(datum.loss_mask) for datum in outcome.datums),
         branches=dict(Counter(turn.branch.value for turn in trajectory.turns if turn.branch is not None)),
@@ -191,6 +192,7 @@ def _sets(batch: Sequence[RolloutStats]) -> dict[str, list[RolloutStats]]:
 def _metrics(batch: Sequence[RolloutStats]) -> dict[str, float]:
     sound = [member for member in batch if member.stop_reason not in UNJUDGED]
     calls = sum(member.calls for member in batch)
+    failures = sum((Counter(member.failures) for member in batch), Counter[str]())
     judged = {
         "reward": _mean(member.reward for member in sound),
         "success": _mean(float(member.success) for member in sound),
@@ -207,7 +209,8 @@ def _metrics(batch: Sequence[RolloutStats]) -> dict[str, float]:
         "action_tokens": _mean(float(member.action_tokens) for member in batch),
         "valid_calls": _share(sum(m.valid_turns for m in batch), sum(m.turns for m in batch)),
         "calls": float(calls),
-        "failed_calls": _share(sum(member.failed_calls for member in batch), calls),
+        "failed_calls": _share(failures.total(), calls),
+        **{f"failures/{kind.value}": _share(failures[kind], calls) for kind in FailureKind},
         "observed_tokens": float(sum(member.observed_tokens for member in batch)),
         "cached_tokens": float(sum(member.cached_tokens for member in batch)),
         "cache_hits": _share(sum(m.cached_tokens for m in batch), sum(m.prompt_tokens for m in batch)),

@@ -59,7 +59,8 @@ class PlainSession:
         except msgspec.ValidationError as exc:
             raise SessionError(f"task {task.key} is no plain row: {exc}") from exc
         chat = [_ChatMessage(role="user", content=prompt)] if isinstance(prompt, str) else prompt
-        return Opening(messages=tuple(map(_message, chat)), tools=(), accepts_text_answer=True)
+        messages = tuple(map(_message, chat))
+        return Opening(messages=messages, tools=(), accepts_text_answer=True, judges_any_answer=True)
 
     async def call(self, call: ToolCall) -> ToolResult:
         """Refuse: there is no tool.
