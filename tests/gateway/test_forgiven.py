@@ -5,12 +5,19 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import aiohttp
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from orl_core.config import EnvironmentConfig, RunConfig, decode_config
 from orl_core.errors import ConfigError
 from orl_core.messages import ToolSpec
+from orl_core.text import clean, map_strings
 from orl_core.trajectory import BranchCause, RolloutSpec
+from orl_gateway import Gateway
 from orl_gateway.agent.agent_player import player_of
+from orl_gateway.api.gateway import repaired
 from orl_gateway.dialects.anthropic import ANTHROPIC
 from orl_gateway.dialects.chat import CHAT
 from orl_gateway.dialects.client_api import ClientApi
@@ -21,7 +28,18 @@ from orl_rollout.results.outcome import outcome_of
 from orl_rollout.runtime.player import load_player
 from orl_testing import ScriptedSession
 
-from tests.gateway.agents import LIMITS, LOOK, RENDERER, TASK, ChatAgent, Model, ResponsesAgent, episode_of, turn
+from tests.gateway.agents import (
+    LIMITS,
+    LOOK,
+    RENDERER,
+    TASK,
+    TOKENIZER,
+    ChatAgent,
+    Model,
+    ResponsesAgent,
+    episode_of,
+    turn,
+)
 from tests.kit.secrets import NO_SECRETS
 
 USER: Any = {"role": "user", "content": "Hi."}
@@ -41,6 +59,25 @@ DEMANDS: list[tuple[ClientApi, Any, str]] = [
     (ANTHROPIC, {"type": "any"}, ""),
     (ANTHROPIC, {"type": "tool", "name": "look"}, "look"),
 ]
+
+
+@given(st.lists(st.sampled_from([*'ab\\"\n\x7fé\ufffd😀', "\ud83d", "\ude00", "\\ud83d", "u", "d83d"])))
+def test_half_a_character_is_repaired_as_in_results(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    for body in (json.dumps({text: [text]}), json.dumps({text: [text]}).replace("\\ud", "\\uD")):
+        assert msgspec.json.decode(repaired(body.encode())) == map_strings(json.loads(body), clean)
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "responses", "messages", "messages/count_tokens"])
+async def test_request_with_half_a_character_is_played(path: str) -> None:
+    messages = b'[{"role": "user", "content": "cut here: \\ud83d"}]'
+    name = b'input"' if path == "responses" else b'max_tokens": 99, "messages"'
+    body = b'{"model": "m", "%s: %s}' % (name, messages)
+    model = Model(("reasoned",))
+    async with Gateway() as gateway, episode_of(model) as episode, aiohttp.ClientSession() as http:
+        answer = await http.post(f"{gateway.base_url(gateway.add(episode))}/v1/{path}", data=body)
+        assert answer.status == 200, await answer.text()
+    assert all("cut here: \ufffd" in TOKENIZER.decode(ids) for ids, _ in model.requests)
 
 
 @pytest.mark.parametrize("text", [None, "", "absent"])

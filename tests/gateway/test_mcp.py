@@ -59,6 +59,13 @@ async def code_of(url: str, message: object) -> int:
     return json.loads(text)["error"]["code"]
 
 
+async def test_half_a_character_in_arguments_is_repaired() -> None:
+    call = {"name": "look", "arguments": {"at": "\ud83d"}}
+    async with served() as (_, url):
+        status, text = await send(url, {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call})
+    assert (status, json.loads(text)["result"]["isError"]) == (200, True)  # the schema wants an integer
+
+
 async def test_client_lists_and_calls_the_tools() -> None:
     async with served(says("A wall.", reward=0.25), says("A door.")) as (episode, url):
         async with client(url) as session:

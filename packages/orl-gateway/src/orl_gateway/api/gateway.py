@@ -8,6 +8,7 @@ keepalives. Tokens are in no log: there is none. A request to a path that is not
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -34,6 +35,9 @@ _APIS = {"/chat/completions": CHAT, "/responses": RESPONSES, "/messages": ANTHRO
 _SERVED = ", ".join((*(f"/v1{path}" for path in _APIS), "/v1/models", "/mcp"))
 _PATH_CHARACTERS = 200  # of a path, in a refusal
 _RETRIES = "x-stainless-retry-count"
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+# Every escape, so that the `u` behind an escaped backslash is not one. The first group is kept.
+_ESCAPE = re.compile(rb"(\\(?:[^u]|u(?![dD][89a-fA-F])|u[dD][89abAB]\w\w\\u[dD][c-fC-F]\w\w))|\\u[dD][89a-fA-F]\w\w")
 
 
 class Gateway:
@@ -236,7 +240,15 @@ async def read_whole(http: web.Request) -> bytes:
         size += len(block)
         if size > LARGEST_REQUEST:
             raise RequestRefused(f"the request has more than {LARGEST_REQUEST} bytes: send less", status=413)
-    return b"".join(blocks)
+    return repaired(b"".join(blocks))
+
+
+def repaired(body: bytes) -> bytes:
+    """Return JSON in which half of an escaped surrogate pair is U+FFFD.
+
+    Clients cut strings inside an emoji. The half stays in their history, so a refusal would repeat in every turn.
+    """
+    return _ESCAPE.sub(lambda escape: escape[1] or rb"\ufffd", body) if _SURROGATE.search(body) else body
 
 
 async def read(http: web.Request, episode: Episode, api: ClientApi) -> ModelRequest:
