@@ -187,3 +187,54 @@ async def test_checks_of_an_action_are_made_off_the_event_loop(arguments: dict[s
         sys.setprofile(before)
     assert checked == [called(arguments)] * calls
     assert "complaint" not in seen
+
+
+PAIR = {"type": "array", "items": [{"type": "integer"}, {"type": "string"}]}  # a tuple, before draft 2020-12
+POSITIVE = {"type": "integer", "minimum": 0, "exclusiveMinimum": True}
+OLDER = [
+    ("http://json-schema.org/draft-07/schema#", PAIR, [1, "a"], ["a", 1]),
+    ("http://json-schema.org/draft-06/schema", PAIR, [1, "a"], ["a", 1]),
+    ("http://json-schema.org/draft-04/schema#", POSITIVE, 1, 0),
+]
+
+
+@pytest.mark.parametrize(("draft", "schema", "good", "bad"), OLDER)
+def test_draft_that_a_schema_names_is_obeyed(draft: str, schema: dict[str, Any], good: Any, bad: Any) -> None:
+    tools = toolbox({"$schema": draft, **field(**schema)})
+    assert tools.check(called({"x": good})) is None
+    assert (failure := tools.check(called({"x": bad}))) is not None
+    assert failure.kind is WRONG
+    with pytest.raises(SessionError) as refused:
+        toolbox({"$schema": "https://json-schema.org/draft/2020-12/schema", **field(**schema)})
+    for named in ("`act`", "$.properties.x", "2020-12"):
+        assert named in str(refused.value)
+    assert str(refused.value).isprintable()
+
+
+NULLABLE = [
+    {"type": "string", "nullable": True},
+    {"enum": ["red"], "nullable": True},
+    {"$ref": "#/$defs/name", "nullable": True},
+    {"allOf": [{"$ref": "#/$defs/name"}], "nullable": True},
+    {"type": "object", "nullable": True, "properties": {"y": {"type": "string"}}},
+]
+
+
+@pytest.mark.parametrize("schema", NULLABLE)
+def test_nullable_schema_accepts_null_and_no_more(schema: dict[str, Any]) -> None:
+    defs = {"$defs": {"name": {"type": "string"}}}
+    tools = toolbox({**field(**schema), **defs})
+    assert tools.check(called({"x": None})) is None
+    assert tools.check(called({"x": 7})) is not None
+    assert toolbox({**field(**{**schema, "nullable": False}), **defs}).check(called({"x": None})) is not None
+
+
+def test_nullable_that_is_no_keyword_changes_nothing() -> None:
+    tools = toolbox({"type": "object", "properties": {"nullable": {"const": {"nullable": True}}}})
+    assert tools.check(called({"nullable": {"nullable": True}})) is None
+    assert tools.check(called({"nullable": None})) is not None
+    through = {
+        "x": {"nullable": True, "properties": {"y": {"type": "integer"}}},
+        "z": {"$ref": "#/properties/x/properties/y"},
+    }
+    assert toolbox({"type": "object", "properties": through}).check(called({"z": 1})) is None

@@ -22,13 +22,20 @@ _GIVEN = "\0"  # stands for the given value in a message
 # The linear engine first. Look-ahead and back-references need the other, which limits its backtracking.
 _ENGINES = (jsonschema_rs.RegexOptions(), jsonschema_rs.FancyRegexOptions())
 
+_Refused = jsonschema_rs.ValidationError
+_SCHEMAS_BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+_VALUES = frozenset({"enum", "const", "default", "examples", "example"})
+
 
 class NoSchema(ValueError):
     """A JSON value is not a JSON schema."""
 
 
 class Schema:
-    """A JSON schema of draft 2020-12, ready to be applied. It is no larger than `json_size` allows.
+    """A JSON schema, ready to be applied. It is no larger than `json_size` allows.
+
+    `$schema` may name draft 4, 6, 7 or 2019-09; without a known name it is read by draft 2020-12. `nullable` of
+    OpenAPI 3.0 is obeyed.
 
     Raises:
         NoSchema: it is not a schema, refers to nothing or to another document, or has a pattern that no engine reads.
@@ -49,29 +56,51 @@ class Schema:
             return "at $: they fit none of the alternatives of the tool's schema, and are nested too deep to say more"
         try:
             self._validator.validate(tree)
-        except jsonschema_rs.ValidationError as error:  # the first; `iter_errors` would make them all
+        except _Refused as error:  # the first; `iter_errors` would make them all
             return f"at {_path(error.instance_path)}: {_words(error)}"
         return ""
 
 
 def _validator(tree: dict[str, Any]) -> Any:
-    """Return the validator of a schema, with the first engine that reads its patterns."""
-    refused: list[Exception] = []
-    for engine in _ENGINES:
-        try:
-            return jsonschema_rs.Draft202012Validator(
-                tree, mask=_GIVEN, retriever=_refuse_to_fetch, pattern_options=engine
-            )
-        except (jsonschema_rs.ValidationError, ValueError) as exc:
-            refused.append(exc)
-    raise NoSchema(getattr(refused[-1], "message", str(refused[-1]))) from refused[-1]
+    """Return the validator of a schema, of the draft that `$schema` names, with the first engine for its patterns."""
+    refused: list[ValueError] = []
+    for schema in (_with_null(tree), tree):  # the second for a `$ref` whose path leads through a nullable schema
+        for engine in _ENGINES:
+            try:
+                return jsonschema_rs.validator_for(
+                    schema, mask=_GIVEN, retriever=_refuse_to_fetch, pattern_options=engine
+                )
+            except ValueError as exc:
+                refused.append(exc)
+    last = refused[-1]
+    wrong = f"at {_path(last.instance_path)}: {_words(last)}" if isinstance(last, _Refused) else str(last)
+    draft = jsonschema_rs.validator_cls_for(tree).__name__.removeprefix("Draft").removesuffix("Validator")
+    draft = f"{draft[:4]}-{draft[4:]}".rstrip("-")
+    raise NoSchema(f"{wrong} (read by draft {draft} of JSON Schema)") from last
+
+
+def _with_null(schema: Any) -> Any:
+    """Return a schema that accepts null wherever OpenAPI's `nullable` is true."""
+    if isinstance(schema, list):
+        return [_with_null(member) for member in cast("list[Any]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    changed = {
+        key: {name: _with_null(member) for name, member in cast("dict[str, Any]", value).items()}
+        if key in _SCHEMAS_BY_NAME and isinstance(value, dict)
+        else value
+        if key in _VALUES
+        else _with_null(value)
+        for key, value in cast("dict[str, Any]", schema).items()
+    }
+    return {"anyOf": [changed, {"type": "null"}]} if changed.get("nullable") is True else changed
 
 
 def _refuse_to_fetch(address: str) -> Any:
     raise ValueError(f"orl does not fetch {address}")
 
 
-def _words(error: jsonschema_rs.ValidationError) -> str:
+def _words(error: _Refused) -> str:
     """Say what the value is and what is expected. If there are alternatives, say what each of them has against it."""
     shown = json.dumps(error.instance, ensure_ascii=False)
     value = shown if len(shown) <= LONGEST_GIVEN else f"{shown[:LONGEST_GIVEN]}…"
