@@ -293,3 +293,20 @@ def test_other_python_is_refused(literal: str) -> None:
     (call,) = parse(f"[a(x={literal})]", "pythonic").calls
     assert isinstance(call, ParseFailure)
     assert call.kind == FailureKind.MALFORMED
+
+
+NOW = ToolCall(name="now")
+TAGGED = ("gemma4", "deepseek, V3.2 with JSON", "kimi_k3, JSON")  # an empty body is no call of theirs
+JSON_WIRES = {name: wire for name, wire in WIRES.items() if "{}" in wire.text([NOW]) and name not in TAGGED}
+
+
+@pytest.mark.parametrize("wire", JSON_WIRES.values(), ids=JSON_WIRES.keys())
+def test_empty_arguments_are_no_arguments(wire: Wire) -> None:
+    """Models write `""`, or nothing, for the arguments of a tool that requires none."""
+    text = wire.text([NOW])
+    for empty in ['""'] if '": {}' in text else ['""', "", " \n"]:
+        assert parse(text.replace("{}", empty), wire.format, tools=[ToolSpec(name="now")]).calls == (NOW,), empty
+    required = ToolSpec(name="now", parameters={"type": "object", "required": ["zone"]})
+    if '": {}' not in text:
+        (call,) = parse(text.replace("{}", ""), wire.format, tools=[required]).calls
+        assert isinstance(call, ParseFailure)

@@ -231,13 +231,14 @@ _KINDS = {bool: "boolean", int: "integer", float: "number", str: "string", list:
 
 
 def tools_for(calls: Sequence[ToolCall]) -> tuple[ToolSpec, ...]:
-    """Tools whose schemas state the types that the calls' arguments have."""
+    """Tools whose schemas state the types that the calls' arguments have, and require them."""
     return tuple(
         ToolSpec(
             name=call.name,
             parameters={
                 "type": "object",
                 "properties": {key: {"type": _KINDS.get(type(value), "null")} for key, value in call.arguments.items()},
+                "required": sorted(call.arguments),
             },
         )
         for call in calls

@@ -58,6 +58,7 @@ def read_body(scan: Scan, shape: CallShape, *, name: str = "", trailer: str = ""
     if fault is None:
         return value, text
     complete = closed and not (mark is None and fault.cut)
+    text = "" if closed and text == trailer else text or name  # no text: only the arguments are missing
     scan.calls.append(_broken(fault, text, shape, complete=complete, name=name))
     return None
 
@@ -186,7 +187,9 @@ def named_call(
 
 
 def _decoded(arguments: str) -> Any:
-    """Return the object that a string of JSON holds, or the string itself."""
+    """Return the object that a string of JSON holds, or the string itself. An empty string holds no arguments."""
+    if not arguments.strip():
+        return {}
     try:
         value = read_all(arguments)
     except NotJson:

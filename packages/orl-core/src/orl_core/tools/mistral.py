@@ -58,7 +58,8 @@ def _arguments(scan: Scan, name: str, start: int) -> None:
     try:
         value, end = read_value(scan.text, place)
     except NotJson as exc:
-        fail_json(scan, exc, start, _ARGUMENTS, name=name)
+        empty = _at_mark(scan) or skip_space(scan.text, place) == len(scan.text)
+        fail_json(scan, exc, place if empty else start, _ARGUMENTS, name=name)
         return
     scan.jump(end)
     if name:

@@ -47,7 +47,8 @@ _CALL = re.compile(rf"\s*+{_WORD}\s*+\(")
 _ARGUMENT = re.compile(rf"\s*+{_WORD}\s*+=")
 _JSON = re.compile(r"\s*+\[\s*+\{")
 _SHAPE = CallShape(keys=("arguments", "parameters"), stops=_STOPS)
-_QUOTE = re.compile(rf"'(?=\s*+(?:,\s*+{_WORD}\s*+=|\)\s*+(?:\]|,\s*+{_WORD}\s*+\()))")  # the end of LFM2.5's strings
+# The end of a string of LFM2.5.
+_QUOTE = re.compile(rf"'(?=\s*+(?:,\s*+{_WORD}\s*+=|\)\s*+(?:\]|\Z|,\s*+(?:\Z|{_WORD}\s*+(?:\(|\Z)))))")
 
 
 def _read_block(scan: Scan, value: _ReadValue = read_literal) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from msgspec import Struct, structs
 
-from orl_core.messages import FailureKind, ParseFailure, ToolSpec
+from orl_core.messages import FailureKind, ParseFailure, ToolCall, ToolSpec
 from orl_core.tools.scan import Marked, Parsed, Scan
 from orl_core.tools.tagged import TagSyntax, read_block, read_unopened
 from orl_core.tools.typed import typed
@@ -80,12 +80,17 @@ class WireFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def read(self, marked: Marked, tools: Sequence[ToolSpec], *, reasoning_opened: bool) -> Parsed:
         """Return the action in `marked`, its arguments typed, and the places of its parts. Total.
 
+        A call with a name and nothing else is made if its tool requires no argument.
         `reasoning_opened`: the prompt has already opened the reasoning.
         """
         offered = frozenset(tool.name for tool in tools)
         action, spans = self.parse(marked, offered, reasoning_opened=reasoning_opened)
         if action.calls and self.carries_texts:
             action = typed(action, tools, nested=self.nested, python=self.python)
+        if any(_is_empty(call) for call in action.calls):
+            free = {tool.name for tool in tools} - {tool.name for tool in tools if tool.parameters.get("required")}
+            calls = [ToolCall(name=one.name) if _is_empty(one) and one.name in free else one for one in action.calls]
+            action = structs.replace(action, calls=tuple(calls))
         return action, spans
 
     def parse(self, marked: Marked, offered: frozenset[str], *, reasoning_opened: bool) -> Parsed:
@@ -197,6 +202,11 @@ def bare(reader: Reader, opening: re.Pattern[str]) -> Reader:
 
 def frame(_: Scan) -> None:
     """Read nothing: the delimiter is around calls."""
+
+
+def _is_empty(call: ToolCall | ParseFailure) -> bool:
+    """Return whether a call has a name and nothing for its arguments."""
+    return isinstance(call, ParseFailure) and bool(call.name) and not call.text
 
 
 def _begins_with(scan: Scan, delimiter: str) -> bool:
