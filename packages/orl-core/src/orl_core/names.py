@@ -41,7 +41,11 @@ _MATCH = re.compile(rf"^{_SEGMENT}\Z").match
 
 PathName = Annotated[str, Meta(pattern=rf"^{_SEGMENT}\Z", title="name in A-Za-z0-9_.-")]
 EnvironmentName = Annotated[
-    str, Meta(pattern=rf"^{_SEGMENT}(?:/{_SEGMENT})+\Z", title="Organization/Environment in A-Za-z0-9_.-")
+    str,
+    Meta(
+        pattern=rf"^{_SEGMENT}(?:/{_SEGMENT})+\Z",
+        title="Organization/Environment in A-Za-z0-9_.-, with its version as the key `version`",
+    ),
 ]
 
 

@@ -1,7 +1,8 @@
 """Read YAML as plain JSON types, for `load_config`. This module knows nothing of the schema.
 
 PyYAML is imported here alone, so that importing orl_core does not pay for it. The loader differs from PyYAML's safe one
-in two points: a key that appears twice is an error, and `1e-5` is a number (YAML 1.1 asks for a dot).
+in three points: a key that appears twice is an error, so is a number that YAML 1.1 reads in base 8 or 60 (`010` is 8,
+`1:30` is 90), and `1e-5` is a number (YAML 1.1 asks for a dot).
 """
 
 from __future__ import annotations
@@ -28,6 +29,13 @@ class _Loader(yaml.SafeLoader):
             raise yaml.constructor.ConstructorError(None, None, f"key `{twice}` appears twice", node.start_mark)
         return mapping
 
+    def construct_number(self, node: yaml.ScalarNode) -> int | float:
+        if _OTHER_BASE.match(node.value):
+            text = "a number with a leading 0 or a colon has another base in YAML: write it plainly, a text in quotes"
+            raise yaml.constructor.ConstructorError(None, None, text, node.start_mark)
+        is_float = node.tag.endswith("float")
+        return self.construct_yaml_float(node) if is_float else self.construct_yaml_int(node)
+
 
 # The floats of YAML 1.2 that PyYAML reads as text: tag, pattern, first characters.
 FLOATS = (
@@ -36,6 +44,9 @@ FLOATS = (
     list("-+.0123456789"),
 )
 _Loader.add_implicit_resolver(*FLOATS)  # pyright: ignore[reportUnknownMemberType]
+_OTHER_BASE = re.compile("[-+]?0[0-9_]|.*:")
+for _number in ("int", "float"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_number}", _Loader.construct_number)
 
 
 def read(path: Path) -> dict[str, Any]:
