@@ -142,7 +142,7 @@ def made(text: str, **settings: Any) -> ChatTemplate:
 
 # The settings of a run that its tokenizer and its renderer read.
 SETTINGS = (
-    *("thinking", "tool_format", "chat_template", "chat_template_kwargs", "chat_template_date"),
+    *("thinking", "tool_format", "chat_template", "chat_template_kwargs", "chat_template_date", "stop_tokens"),
     "system_prompt_template",
 )
 _opened: dict[object, Any] = {}

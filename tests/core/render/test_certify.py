@@ -101,7 +101,7 @@ def test_templates_beyond_the_plans_are_refused_with_the_reason() -> None:
         QWEN3.replace('{"name": "', '{"nom": "'),
         '"nom": "look".* none of the parsers',
     )
-    refused(QWEN3.replace("<|im_end|>", "<|box_end|>"), "none of the stop tokens <.im_end.> follows the assistant")
+    refused(QWEN3.replace("<|im_end|>", "[END]"), "<.im_end.> follows the assistant.*generation_config.*stop_tokens")
     refused(
         QWEN3.replace("{{- content }}", "{{- (content | tojson) if 'b' in content else content ~ message.name }}"),
         "changes the content of a tool message in a way that",

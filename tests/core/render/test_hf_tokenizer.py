@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from orl_core.errors import RenderError
+from orl_core.errors import ConfigError, RenderError
 from orl_core.render import Renderer
 from orl_rollout.tokenizer.tokenizer import HFTokenizer, load_tokenizer
 from tokenizers.pre_tokenizers import Metaspace
@@ -45,6 +45,32 @@ def test_the_generation_configs_stops_count(tmp_path: Path, eos: int | list[int]
     (saved(tmp_path) / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}))
     end = tokenizer("qwen3").added_tokens["<|im_end|>"]
     assert load_tokenizer(tmp_path).stop_ids == (*([eos] if isinstance(eos, int) else eos), end)
+
+
+def test_base_checkpoint_ends_a_turn_as_its_template_does() -> None:
+    """Base checkpoints have the template of their instruct models, and name only the end of a document."""
+    base = build(template("qwen3"))
+    base.eos_token = "<|endoftext|>"
+    tok = HFTokenizer(base)
+    end, document = tok.added_tokens["<|im_end|>"], tok.added_tokens["<|endoftext|>"]
+    assert (tok.turn_end, tok.stop_ids) == ("<|im_end|>", (end, document))
+    renderer = Renderer(tok)
+    assert renderer.certificate.passed
+    assert set(renderer.stop_ids) == {end, document}
+    assert tokenizer("qwen3").turn_end == ""
+
+
+def test_opening_of_the_next_turn_is_no_end_of_a_turn() -> None:
+    """Without another message nothing follows: the model would have to begin the user's turn."""
+    opened = "{% for m in messages %}{{ '<|im_start|>' + m.role + m.content }}{% endfor %}"
+    assert HFTokenizer(build(opened)).turn_end == ""
+
+
+def test_stop_tokens_are_added_tokens(tmp_path: Path) -> None:
+    tok = load_tokenizer(saved(tmp_path), stop_tokens=["<|endoftext|>"])
+    assert tok.stop_ids == (tok.added_tokens["<|endoftext|>"], tok.added_tokens["<|im_end|>"])
+    with pytest.raises(ConfigError, match=r"stop_tokens.*<|im_end|>"):
+        load_tokenizer(tmp_path, stop_tokens=["<|im_ends|>"])
 
 
 def test_thinking_reaches_the_template(tmp_path: Path) -> None:  # shows D9

@@ -279,6 +279,16 @@ def test_template_of_the_user_replaces_the_checkpoints(tmp_path: Path) -> None:
         open_tokenizer(config_of(), str(tmp_path / "model"))
 
 
+def test_stop_tokens_reach_the_renderer_and_turn_end_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    base = build(template("qwen3"))
+    base.eos_token = "<|endoftext|>"
+    base.save_pretrained(tmp_path)
+    config = config_of(stop_tokens=["<|box_end|>"])
+    tok = open_tokenizer(config, str(tmp_path))
+    assert tok.added_tokens["<|box_end|>"] in open_renderer(config, tok).stop_ids
+    assert [line for line in caplog.messages if "<|im_end|>" in line]
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [

@@ -167,6 +167,9 @@ class RunConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     chat_template_kwargs: Annotated[
         dict[str, Any], Meta(description="Variables of the chat template, such as {reasoning_effort: low}.")
     ] = field(default_factory=dict[str, Any])
+    stop_tokens: Annotated[
+        tuple[str, ...], Meta(description="Added tokens that end an action, with those that the checkpoint names.")
+    ] = ()
     chat_template_date: Annotated[date | None, Meta(description="Date in the chat template; null: first day.")] = None
     tool_format: Annotated[
         ToolFormat | Literal["auto"],

@@ -204,7 +204,9 @@ class Plans:
             raise _NoTail(1, "it does not print what the assistant said")
         stop = self._stop.search(rendered, last)
         if stop is None:
-            raise _NoTail(2, f"none of the stop tokens {', '.join(self.stops) or '(none)'} follows the assistant")
+            remedy = "name the token that ends a turn: `eos_token_id` of generation_config.json, or `stop_tokens`"
+            stops = ", ".join(self.stops) or "(none)"
+            raise _NoTail(2, f"none of the stop tokens {stops} follows the assistant; {remedy}")
         head, tail = rendered[: stop.start()], rendered[stop.start() :]
         if fault := misplaced(roles, head, tail):
             raise _NoTail(3, fault)

@@ -36,7 +36,10 @@ def open_tokenizer(config: RunConfig, model: str) -> HFTokenizer:
         chat_template=config.chat_template,
         chat_template_kwargs=config.chat_template_kwargs,
         clock=datetime.combine(date, time.min) if date else None,
+        stop_tokens=config.stop_tokens,
     )
+    if tokenizer.turn_end:
+        logger.warning("%s ends an action too: the chat template ends turns with it", tokenizer.turn_end)
     _check_switch(config, tokenizer)
     if date is None and tokenizer.chat_template.shows_time:
         logger.warning(

@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
-from orl_core.errors import RenderError, boundary
+from orl_core.errors import ConfigError, RenderError, boundary
+from orl_core.text import did_you_mean
 
 from orl_rollout.tokenizer.chat_template import ChatTemplate
 from orl_rollout.tokenizer.pretrained import load_pretrained, read_object
@@ -38,14 +39,16 @@ class TemplateSettings(TypedDict, total=False):
 class HFTokenizer:
     """The Tokenizer protocol over a fast tokenizer. Its methods may be called from several threads.
 
-    `stop_ids` are further ids that end an action, such as the generation config's; the tokenizer's own end-of-sequence
-    id is always one. `thinking` sets the template's reasoning switch, under the name that the template reads.
+    `stop_ids` are further ids that end an action, such as the generation config's, or texts of added tokens; the
+    tokenizer's own end-of-sequence id is always one. `turn_end` is a token that the template prints behind an
+    assistant's message and that ends an action too; "" if one of the others is there. `thinking` sets the template's
+    reasoning switch, under the name that the template reads.
     `chat_template` is a text that replaces the checkpoint's own template; `chat_template_kwargs` are variables for it.
     `clock` is the time that the template shows; None is now.
 
     Raises:
         RenderError: the tokenizer is slow, or has no chat template.
-        ConfigError: a variable that the template does not read.
+        ConfigError: a variable that the template does not read, or a stop token that is not an added token.
     """
 
     def __init__(
@@ -53,7 +56,7 @@ class HFTokenizer:
         tokenizer: PreTrainedTokenizerFast,
         *,
         thinking: Thinking = None,
-        stop_ids: Sequence[int] = (),
+        stop_ids: Sequence[int | str] = (),
         chat_template: str | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         clock: datetime | None = None,
@@ -74,8 +77,13 @@ class HFTokenizer:
         self._plain, self._moved = _without_control_tokens(self._backend)
         self._sorted_tools = bool(hf.init_kwargs.get("sorted_tools"))
         self._added: dict[str, int] = {text: token for text, token in hf.get_added_vocab().items() if not _blank(text)}
+        if unknown := [text for text in stop_ids if isinstance(text, str) and text not in self._added]:
+            near = did_you_mean(unknown[0], self._added)
+            raise ConfigError(
+                f"`stop_tokens`: {unknown[0]!r} is not an added token of {name}{near or ': leave it out'}"
+            )
         end: list[int] = [] if hf.eos_token_id is None else [hf.eos_token_id]
-        self._stop_ids = tuple(dict.fromkeys([*stop_ids, *end]))
+        ends = [*(self._added[stop] if isinstance(stop, str) else stop for stop in stop_ids), *end]
         # Some decoders strip a space from the start of a text. A control token before the text keeps it.
         spaced = self._backend.decode(self._plain.encode(" a", add_special_tokens=False).ids) == " a"
         self._anchor = [] if spaced else list(self._added.values())[:1]
@@ -87,6 +95,23 @@ class HFTokenizer:
             variables=chat_template_kwargs,
             clock=clock,
         )
+        self.turn_end = self._turn_end([text for text, token in self._added.items() if token in ends])
+        own = [self._added[self.turn_end]] if self.turn_end else []
+        self._stop_ids: tuple[int, ...] = tuple(dict.fromkeys([*own, *ends]))
+
+    def _turn_end(self, stops: Sequence[str]) -> str:
+        """Return the added token that the template prints behind an assistant's message; "" if a stop is there."""
+        user, reply = {"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Zqa"}
+        try:
+            with boundary(RenderError, "looking for the end of a turn"):
+                between, last = (
+                    self.apply_chat_template(messages, tools=None, add_generation_prompt=False).rpartition("Zqa")[2]
+                    for messages in ([user, reply, user], [user, reply])
+                )
+        except RenderError:  # the certificate says what is wrong
+            return ""
+        ends = [text for text in self._added if all(one.lstrip().startswith(text) for one in (between, last))]
+        return "" if any(stop in between for stop in stops) else max(ends, key=len, default="")
 
     @property
     def added_tokens(self) -> Mapping[str, int]:
@@ -105,7 +130,7 @@ class HFTokenizer:
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """Return the generation config's end-of-sequence ids, then the tokenizer's own."""
+        """Return `turn_end`, the stop tokens, the generation config's end-of-sequence ids, then the tokenizer's own."""
         return self._stop_ids
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -148,15 +173,18 @@ class HFTokenizer:
         return self.chat_template.render(messages, tools=tools, add_generation_prompt=add_generation_prompt)
 
 
-def load_tokenizer(path_or_name: str | Path, **settings: Unpack[TemplateSettings]) -> HFTokenizer:
+def load_tokenizer(
+    path_or_name: str | Path, *, stop_tokens: Sequence[str] = (), **settings: Unpack[TemplateSettings]
+) -> HFTokenizer:
     """Load the tokenizer of a checkpoint: a folder, or a name on the model hub. See `HFTokenizer` for the settings.
 
     Raises:
         RenderError: there is none, it is slow, or it has no chat template.
-        ConfigError: a variable that the template does not read.
+        ConfigError: a variable that the template does not read, or a stop token that is not an added token.
     """
     with boundary(RenderError, f"loading the tokenizer of `{path_or_name}`"):
-        return HFTokenizer(load_pretrained(path_or_name), stop_ids=_generation_stop_ids(str(path_or_name)), **settings)
+        stops = [*stop_tokens, *_generation_stop_ids(str(path_or_name))]
+        return HFTokenizer(load_pretrained(path_or_name), stop_ids=stops, **settings)
 
 
 def _generation_stop_ids(path_or_name: str) -> tuple[int, ...]:
