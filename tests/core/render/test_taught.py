@@ -13,6 +13,7 @@ from orl_core.messages import Message, ToolCall, ToolSpec, text_message
 from orl_core.render import Renderer
 from orl_core.render.call_check import unsupported
 from orl_core.render.taught import taught_format
+from orl_core.text import check_system_prompt
 from orl_core.tools import TOOL_FORMATS
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
@@ -153,3 +154,25 @@ def test_advice_about_formats_names_fields_of_the_configuration() -> None:
         named = set(re.findall(r"`(\w+)`", last))
         assert named
         assert named <= set(RunConfig.__struct_fields__)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "place"),
+    [
+        ('{tools}\nUse {"name": "x"}.', "line 2, column 5"),
+        ("{tools} {", "line 1, column 9"),
+        ("{tools} }", "line 1, column 9"),
+        ("{tools} {0}", "line 1, column 9"),
+        ("{tools!r}", "line 1, column 1"),
+        ("{{tools}}", "no {tools}"),
+    ],
+)
+def test_brace_in_a_system_prompt_is_placed(prompt: str, place: str) -> None:
+    with pytest.raises(RenderError, match=re.escape(place)):
+        Renderer(qwen(template("qwen3")), system_prompt_template=prompt)
+
+
+def test_doubled_braces_are_braces() -> None:
+    prompt = "{{{tools}}} {{}}"
+    check_system_prompt(prompt)
+    assert prompt.format(tools="x") == "{x} {}"

@@ -10,6 +10,8 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from orl_core import tools
+from orl_core.errors import RenderError
 from orl_core.messages import Action, FailureKind, ParseFailure, ToolCall, ToolSpec
 from orl_core.tools import (
     TOOL_FORMATS,
@@ -310,3 +312,36 @@ def test_empty_arguments_are_no_arguments(wire: Wire) -> None:
     if '": {}' not in text:
         (call,) = parse(text.replace("{}", ""), wire.format, tools=[required]).calls
         assert isinstance(call, ParseFailure)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("qwen35", "qwen3_coder"),
+        ("Llama_3.1", "llama3"),
+        ("Qwen/Qwen3-8B", "hermes"),  # and not qwen3.8
+        ("Qwen/Qwen3.8-27B", "qwen3_coder"),
+        ("Qwen/Qwen3-Coder-30B-A3B-Instruct", "qwen3_coder"),
+        ("qwen3-coder-next", "qwen3_coder"),
+        ("qwen3-next", "hermes"),
+        ("glm-5.3", "glm45"),
+        ("moonshotai/Kimi-K2-Thinking", "kimi_k2"),
+        ("minimax-m2.7", "minimax"),
+        ("MiniMaxAI/MiniMax-M3", "minimax_m3"),
+        ("deepseek-v4", "deepseek"),
+        ("openai/gpt-oss-20b", "gpt_oss"),
+        ("meta-llama/Llama-4-Scout-17B-16E-Instruct", "llama3"),
+        ("mistral-small-3.2", "mistral"),
+        ("ministral-3", "mistral"),
+        ("step-3.5", "qwen3_coder"),
+        ("google/gemma-4-27b-it", "gemma4"),
+    ],
+)
+def test_family_of_a_name_is_known(name: str, expected: str) -> None:
+    assert tools.tool_format(name) == expected
+
+
+@pytest.mark.parametrize("name", ["", "qwen3x", "Org/Unknown", "Org/", "my-qwen3"])
+def test_unknown_family_is_refused(name: str) -> None:
+    with pytest.raises(RenderError):
+        tools.tool_format(name)

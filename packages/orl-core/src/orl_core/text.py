@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from string import Formatter
 from typing import Any, cast
 
 import msgspec
 
+_LINE = 80  # characters of a line in an error
 DECIMAL_BITS = 1 << 13  # of a number that is written in decimal digits: Python refuses 4300 digits and more
 
 
@@ -54,15 +55,17 @@ def check_system_prompt(template: str) -> None:
     """Refuse a `system_prompt_template` that `str.format(tools=...)` would not accept. `{{` and `}}` are braces.
 
     Raises:
-        ValueError: it is no format, or does not hold `{tools}` alone.
+        ValueError: a brace is neither doubled nor that of `{tools}`, or there is no `{tools}`.
     """
-    try:
-        names = {name for _, name, _, _ in Formatter().parse(template) if name is not None}
-    except ValueError as exc:
-        raise ValueError(f"`system_prompt_template`: {exc}; write {{{{ and }}}} for braces") from exc
-    if names - {"tools"}:
-        raise ValueError(f"`system_prompt_template` has {{{min(names - {'tools'})}}}: only {{tools}} is filled in")
-    if "tools" not in names:
+    rest = re.sub(r"\{\{|\}\}|\{tools\}", lambda part: "-" * len(part[0]), template)
+    if brace := re.search("[{}]", rest):
+        begin = template.rfind("\n", 0, brace.start()) + 1
+        line, text = template.count("\n", 0, begin) + 1, template[begin:].partition("\n")[0]
+        where = f"line {line}, column {brace.start() - begin + 1}, {text[:_LINE]!r}"
+        raise ValueError(
+            f"`system_prompt_template`, {where}: only {{tools}} is filled in; write {{{{ and }}}} for braces"
+        )
+    if "{tools}" not in template.replace("{{", ""):
         raise ValueError("`system_prompt_template` has no {tools}: the model would not know its tools")
 
 

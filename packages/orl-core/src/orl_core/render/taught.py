@@ -14,7 +14,7 @@ from orl_core.errors import RenderError
 from orl_core.render.call_check import CASES, Case, Rendering, difference, spelling, tools_of
 from orl_core.render.certify import Check
 from orl_core.render.controls import GUARDS
-from orl_core.text import map_strings
+from orl_core.text import check_system_prompt, map_strings
 from orl_core.tools import deepseek, delimiters
 from orl_core.tools.write import render_call
 
@@ -74,13 +74,21 @@ class CallFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def choose_format(
     written: CallCheck, tool_format: ToolFormat | Literal["auto"], system_prompt_template: str | None
 ) -> CallFormat:
-    """Return the stated format, or else the one that the system prompt teaches, or else the chat template's own."""
+    """Return the stated format, or else the one that the system prompt teaches, or else the chat template's own.
+
+    Raises:
+        RenderError: no parser reads the calls, or the system prompt has a brace that is not doubled.
+    """
     stated = None if tool_format == "auto" else tool_format
     if stated is not None:
         delimiters(stated)
     if system_prompt_template is None:
         calls = stated or written.detect_format()
         return CallFormat(calls=calls, frame=calls)
+    try:
+        check_system_prompt(system_prompt_template)
+    except ValueError as exc:
+        raise RenderError(str(exc)) from exc
     taught = taught_format(system_prompt_template)
     try:
         own: ToolFormat | None = written.detect_format()

@@ -48,35 +48,44 @@ _FORMATS: Mapping[ToolFormat, WireFormat] = {
 }
 
 
-# Families of models by the names that people know. A name is compared in lower case, without `-`, `_` and `.`.
+# Families of models as their names begin. A name is compared in lower case, alone also without `-`, `_` and `.`.
 _FAMILIES: dict[str, ToolFormat] = {
-    **dict.fromkeys(("qwen25", "qwen3", "qwen3vl", "granite4", "smollm3"), "hermes"),
-    **dict.fromkeys(("qwen35", "qwen36", "nemotron3"), "qwen3_coder"),
-    **dict.fromkeys(("glm46", "glm47", "glm5"), "glm45"),
-    **dict.fromkeys(("llama31", "llama32", "llama33"), "llama3"),
-    **dict.fromkeys(("deepseekr1", "deepseekv3", "deepseekv31", "deepseekv32"), "deepseek"),
-    **dict.fromkeys(("kimik25",), "kimi_k2"),
-    **dict.fromkeys(("minimaxm2", "minimaxm25"), "minimax"),
-    **dict.fromkeys(("commandr7b", "commanda"), "cohere"),
-    **dict.fromkeys(("hunyuana13b",), "minimax_m1"),
-    **dict.fromkeys(("granite3", "nemotronnanov2"), "opened_array"),
+    **dict.fromkeys(("qwen2.5", "qwen3", "qwen3-vl", "qwen3-next", "granite-4", "granite-4.0", "smollm3"), "hermes"),
+    **dict.fromkeys(("qwen3.5", "qwen3.6", "qwen3.8", "qwen3-coder-next", "nemotron-3", "step-3.5"), "qwen3_coder"),
+    **dict.fromkeys(("glm-4.5", "glm-4.6", "glm-4.7", "glm-5", "glm-5.1", "glm-5.2", "glm-5.3"), "glm45"),
+    **dict.fromkeys(("llama-3.1", "llama-3.2", "llama-3.3", "llama-4"), "llama3"),
+    **dict.fromkeys(("deepseek-r1", "deepseek-v3", "deepseek-v3.1", "deepseek-v3.2", "deepseek-v4"), "deepseek"),
+    **dict.fromkeys(("kimi-k2.5", "kimi-k2-thinking"), "kimi_k2"),
+    **dict.fromkeys(("minimax-m2", "minimax-m2.5", "minimax-m2.7"), "minimax"),
+    **dict.fromkeys(("command-r7b", "command-a"), "cohere"),
+    "hunyuan-a13b": "minimax_m1",
+    **dict.fromkeys(("granite-3", "granite-3.3", "nemotron-nano-v2"), "opened_array"),
+    "ministral-3": "mistral",
     "lfm2": "pythonic",
+    "lfm2.5": "lfm2_5",
+    "gemma-4": "gemma4",
+    "olmo-3": "olmo3",
     "xlam": "json_array",
+    **{name.replace("_", "-"): name for name in TOOL_FORMATS},
 }
 _SEPARATORS = str.maketrans("", "", "-_. ")
-_NAMES: Mapping[str, ToolFormat] = {**_FAMILIES, **{name.translate(_SEPARATORS): name for name in TOOL_FORMATS}}
+_NAMES: Mapping[str, ToolFormat] = {name.translate(_SEPARATORS): form for name, form in _FAMILIES.items()}
 # What ends a turn in a text that was decoded with its stop token. It is part of no action.
 _TURN_ENDS = ("<|eom_id|>", "<|eot_id|>", "<|im_end|>", "<|endoftext|>", "<|end_of_text|>", "<|end▁of▁sentence|>")
 
 
 def tool_format(name: str) -> ToolFormat:
-    """Return the tool format of this name, or of the family of models that has this name (`qwen3`, `llama-3.1`).
+    """Return the tool format of this name, of a family of models (`llama-3.1`), or of a model (`Qwen/Qwen3-0.6B`).
 
     Raises:
         RenderError: the name is unknown.
     """
-    if known := _NAMES.get(name.lower().translate(_SEPARATORS)):
+    plain = name.lower()
+    if known := _NAMES.get(plain.translate(_SEPARATORS)):
         return known
+    model = plain.rpartition("/")[2]
+    if begun := [family for family in _FAMILIES if f"{model}-".startswith(f"{family}-")]:
+        return _FAMILIES[max(begun, key=len)]
     raise RenderError(
         f"tool format `{name}` is not supported. The formats are: {', '.join(TOOL_FORMATS)}"
         f"{did_you_mean(name, TOOL_FORMATS)}"
