@@ -6,8 +6,10 @@ that git ignores. Nothing of them is executed.
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import re
 import shutil
 import subprocess
 import tarfile
@@ -18,6 +20,7 @@ from typing import NamedTuple
 
 FOLDER = Path(__file__).parents[2] / ".published"
 LLAMA_CPP, VLLM, XINFERENCE, NPM = "llama-cpp-python==0.3.36", "vllm==0.33.0", "xinference==4.1.0", "3.7.2"
+UNSLOTH = "unsloth==2026.10.9"
 VOCABULARIES = (
     *("qwen2_5", "qwen3", "llama3", "llama3_1", "llama3_2", "gemma3", "deepseek_v3", "command_r_plus"),
     "mistral_nemo",
@@ -45,7 +48,7 @@ def from_trl() -> list[Published]:
 def published(*folders: Path) -> list[Published]:
     """Return every template that is here, each text once: TRL's, the fetched ones, and the `.jinja` of `folders`."""
     found = from_trl()
-    for package in (LLAMA_CPP, VLLM):
+    for package in (LLAMA_CPP, VLLM, UNSLOTH):
         files = sorted((FOLDER / _name(package)).glob("*.jinja"))
         found += [_read(file, _name(package)) for file in files]
     for file in sorted((FOLDER / _name(XINFERENCE)).glob("*.json")):
@@ -79,7 +82,7 @@ def _xinference(families: list[dict[str, object]] | dict[str, object]) -> list[P
 def fetch() -> None:
     """Fetch what is missing. Without npm the vocabularies are left out, and seeded ones take their place."""
     FOLDER.mkdir(exist_ok=True)
-    for package in (LLAMA_CPP, VLLM, XINFERENCE):
+    for package in (LLAMA_CPP, VLLM, XINFERENCE, UNSLOTH):
         if not (folder := FOLDER / _name(package)).exists():
             _fetch(package, folder)
     for name in VOCABULARIES:
@@ -91,7 +94,9 @@ def _fetch(package: str, folder: Path) -> None:
     """Unpack the templates of one package. Of an sdist pip wants build requirements; unpacked it is before that."""
     temporary = FOLDER / "tmp"
     temporary.mkdir(exist_ok=True)
-    form = ["--only-binary"] if package == XINFERENCE else ["--no-clean", "--no-build-isolation", "--no-binary"]
+    form = (
+        ["--only-binary"] if package in (XINFERENCE, UNSLOTH) else ["--no-clean", "--no-build-isolation", "--no-binary"]
+    )
     pip = ["uv", "tool", "run", "pip", "download", "--quiet", "--no-deps", "--dest", str(temporary), *form, ":all:"]
     environment = {**os.environ, "TMPDIR": str(temporary)}
     told = subprocess.run([*pip, package], env=environment, check=False, capture_output=True, text=True)
@@ -99,8 +104,12 @@ def _fetch(package: str, folder: Path) -> None:
     for archive in temporary.glob("*.whl"):
         with zipfile.ZipFile(archive) as wheel:
             for name in wheel.namelist():
-                if name.startswith("xinference/model/llm/models/") and name.endswith(".json"):
+                if (name.startswith("xinference/model/llm/models/") and name.endswith(".json")) or (
+                    name.startswith("studio/") and name.endswith(".jinja")
+                ):
                     (folder / Path(name).name).write_bytes(wheel.read(name))
+                elif name == "unsloth/chat_templates.py":
+                    _write_texts(ast.parse(wheel.read(name)), folder)
     for place in ("vendor/llama.cpp/models/templates", "examples"):
         for file in temporary.glob(f"pip-*/*/{place}/*.jinja"):
             (folder / file.name).write_bytes(file.read_bytes())
@@ -108,6 +117,15 @@ def _fetch(package: str, folder: Path) -> None:
     if not any(folder.iterdir()):
         folder.rmdir()
         raise RuntimeError(f"pip brought no templates of {package}: {told.stderr[-500:]}")
+
+
+def _write_texts(module: ast.Module, folder: Path) -> None:
+    """Write the templates of Gemma 4 that a module assigns to names; the module is read, not run."""
+    for node in module.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+            name, text = ast.unparse(node.targets[0]), node.value.value
+            if re.fullmatch(r"gemma4\w*_template", name) and isinstance(text, str):
+                (folder / f"{name}.jinja").write_text(text, encoding="utf-8")
 
 
 def _fetch_vocabulary(name: str, folder: Path) -> None:

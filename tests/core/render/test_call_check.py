@@ -21,7 +21,7 @@ from tests.kit.tokenizers import QWEN3_ADDED, build, template
 
 QWEN3 = template("qwen3")
 LFM2 = ("<|tool_call_start|>", "<|tool_call_end|>")
-LLAMA4 = ("<|header_start|>", "<|header_end|>", "<|eot|>", "<|eom|>")
+LLAMA4 = ("<|header_start|>", "<|header_end|>", "<|eot|>", "<|eom|>", "<|python_start|>", "<|python_end|>")
 
 
 @cache
@@ -119,8 +119,9 @@ def test_lfm2_reads_dashes_in_names_and_strings_of_two_lines(name: str) -> None:
     assert "cannot express" not in row.detail
 
 
-def test_llama_4s_text_before_json_calls_is_read() -> None:
-    row = check(template("llama4_json"), None, "<|eot|>", "<|eom|>")
+@pytest.mark.parametrize("name", ["llama4_json", "llama4"])
+def test_llama_4s_text_before_json_calls_is_read(name: str) -> None:
+    row = check(template(name), None, "<|eot|>", "<|eom|>")
     assert row.passed
     assert "cannot express" not in row.detail
 

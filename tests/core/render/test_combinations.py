@@ -84,6 +84,16 @@ def test_text_that_the_template_moves_behind_the_calls_is_noted() -> None:
     assert any("moves" in note for note in moved.certificate.notes)
 
 
+def test_moved_text_may_close_the_turn() -> None:
+    """As Unsloth's Gemma 4: behind results it opens the reasoning, or prints the text and begins another turn."""
+    opened = "{%- if " + CALLED + " %}<think>{%- endif %}"
+    closed = "{{- messages[-2].content + '<|im_end|>\n<|im_start|>assistant\n' }}"
+    end = "{%- if " + CALLED + " and messages[-2].content %}" + closed + "{%- else %}" + opened + "{%- endif %}"
+    plain, moved = (Renderer(HFTokenizer(build(changed(end=tail)))) for tail in (opened, end))
+    assert moved.extend((), (KNIFE,), calls_before=0) == plain.extend((), (KNIFE,), calls_before=0)
+    assert any("moves" in note for note in moved.certificate.notes)
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [

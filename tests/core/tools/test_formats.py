@@ -240,7 +240,7 @@ def _check_parts(tool_format: ToolFormat, text: str, *, opened: bool) -> None:
     parts = {span.part for span in spans}
     assert bool(action.calls) <= ("calls" in parts)
     assert bool(action.reasoning) <= ("reasoning" in parts)
-    if tool_format not in {"gpt_oss", "kimi_k3", "cohere"}:  # headers of text belong to no part
+    if tool_format not in {"gpt_oss", "kimi_k3", "cohere", "llama3"}:  # headers of text belong to no part
         left = "".join(text[start:end] for start, end in zip(borders[::2], borders[1::2], strict=True))
         assert "".join(action.text.split()) == "".join(left.split())
 

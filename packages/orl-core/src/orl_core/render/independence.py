@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 
 from orl_core.errors import RenderError
 from orl_core.messages import ToolSpec
-from orl_core.render.dummy import DUMMY_TOOL, HELLO, Dicts, Form, Roles, rounds
+from orl_core.render.dummy import DUMMY_TOOL, HELLO, Dicts, Form, Roles, rounds, sentinel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -145,14 +145,19 @@ def _fault(plans: Plans, roles: Roles, situation: Situation, expected: str) -> s
 
 
 def _moved(plans: Plans, roles: Roles, situation: Situation, expected: str) -> bool:
-    """Return whether the action's own text is all that the template prints more: law L1 keeps it as it was sampled."""
+    """Return whether the action's own text is all that the template prints more: law L1 keeps it as it was sampled.
+
+    Behind the last new message it may be followed by an end of the turn, which is not printed without it.
+    """
     try:
         tail = _tail(plans, roles, situation)
     except RenderError:
         return False
     before, printed, after = tail.partition(_TEXT)
     cuts = range(len(expected) + 1)
-    return bool(printed) and any(before.startswith(expected[:cut]) and after.endswith(expected[cut:]) for cut in cuts)
+    inside = any(before.startswith(expected[:cut]) and after.endswith(expected[cut:]) for cut in cuts)
+    behind = expected.startswith(before) and all(sentinel("c", index) in before for index in range(len(roles)))
+    return bool(printed) and (inside or behind)
 
 
 def _apart(plans: Plans, roles: Roles, situation: Situation, expected: str) -> bool:

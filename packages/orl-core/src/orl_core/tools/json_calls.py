@@ -227,6 +227,7 @@ def _read_block(scan: Scan, shape: CallShape) -> None:
 
 
 _LLAMA_TAG = "<|python_tag|>"
+_LLAMA_TEXT = ("<|python_start|>", "<|python_end|>")
 _LLAMA_OBJECT = "{"  # the delimiter of the marks without width that `_llama_prepared` adds
 _LLAMA = CallShape(
     example='{"name": "a_tool", "parameters": {}}', keys=("parameters", "arguments"), stops=(_LLAMA_TAG,)
@@ -325,8 +326,10 @@ FORMATS: Mapping[ToolFormat, WireFormat] = {
     "json_array": WireFormat(delimiters=THINKING, bare=bare(partial(read_array, shape=_XLAM), _XLAM_CALLS)),
     # Llama 3.1 to 3.3 and 4: objects, joined by `;` or white space, behind `<|python_tag|>`, or at the start of the
     # text and after reasoning, or behind text if they begin with `name` and `parameters`. Any other object is text.
+    # Llama 4's own template has the text between two delimiters.
     "llama3": WireFormat(
-        delimiters=(_LLAMA_TAG, *THINKING),
+        delimiters=(_LLAMA_TAG, *_LLAMA_TEXT, *THINKING),
+        text_frames=_LLAMA_TEXT,
         readers={_LLAMA_TAG: _read_llama, _LLAMA_OBJECT: _read_llama},
         bare=bare(_read_llama, _LLAMA_CALL),
         prepared=_llama_prepared,
