@@ -139,7 +139,6 @@ WIRES = {
     ),
     "llama3": Wire("llama3", _written(_PARAMETERS), between="; "),
     "llama3, tag": Wire("llama3", _written(_PARAMETERS), "<|python_tag|>", ";"),
-    "llama3, Llama 4": Wire("llama3", _written(_PARAMETERS), "<|python_start|><|python_end|>", ""),
     "mistral": Wire("mistral", _written(_ARGUMENTS), "[TOOL_CALLS] [", ", ", "]"),
     "mistral, compact": Wire("mistral", _written("[TOOL_CALLS]NAME[ARGS]JSON")),
     "deepseek, V3": Wire(
