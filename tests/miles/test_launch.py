@@ -66,9 +66,12 @@ def test_a_command_line_of_the_cookbook_gives_the_golden_command(  # shows A11 A
     [
         (["--", "--wait-decay", "1"], "did you mean --weight-decay?"),
         (["--", "--rollout-sample-hook-path", "a.b"], "--rollout-sample-hook-path"),  # slime's
-        (["--", "--recompute-granularity", "full"], "--recompute-granularity"),
+        (["--", "--recompute-granularity", "full"], "fsdp has no option --recompute-granularity; use --gradient-check"),
+        ([*MEGATRON, "--", "--gradient-checkpointing"], "; use --recompute-granularity full"),
+        (["--", "--async-buffer-size", "4"], "; use --update-weights-interval"),
+        (["--", "--wandb-run-name", "x"], "--wandb-run NAME"),
         (["--", "--lora-rank", "8"], "--train-backend megatron"),
-        ([*MEGATRON, "--", "--attn-implementation", "sdpa"], "--attn-implementation"),
+        ([*MEGATRON, "--", "--attn-implementation", "sdpa"], "; use --attention-backend"),
         ([*MEGATRON, "--", "--multi-lora-n-adapters", "2"], "--lora-rank alone"),
         (["--", "--global-batch-size", "3"], "--n-samples"),
         (["--", "--num-steps-per-rollout", "3"], "170 rollouts of an update do not divide"),
@@ -208,7 +211,7 @@ def test_unreadable_checkpoint_prevents_start(orl: Orl, working: Path) -> None: 
         assert f"{starts} {lost}: its latest" in orl.planned(*backend, "--load", lost)
     assert f"{starts} {ours}: FSDP wrote" in orl.planned(*MEGATRON, "--load", ours)
     assert starts not in orl.planned(*MEGATRON, "--load", other)
-    converted = "run `orl convert miles FOLDER` and name the result with --megatron-ckpt"
+    converted = "run `orl convert miles Qwen/Qwen3-30B-A3B` and name the result with --megatron-ckpt"
     assert converted in orl.planned(*MEGATRON)
     assert converted not in orl.planned(*MEGATRON, "--megatron-ckpt", other)
     assert converted not in orl.planned(*MEGATRON, "--", "--megatron-to-hf-mode", "bridge")

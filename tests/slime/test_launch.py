@@ -93,6 +93,10 @@ def test_a_command_line_of_cookbook_and_tutorial_gives_the_golden_command(
         ([*APART, "--", *FULLY_ASYNC, "--partial-rollout"], "--partial-rollout: --rollout-function-path"),
         ([*APART, "--", *FULLY_ASYNC, "--dynamic-sampling-filter-path", "a.b"], "--dynamic-sampling-filter-path: "),
         ([*APART, "--set", "thinking=strip", "--", *FULLY_ASYNC], "makes several samples of a rollout"),
+        (["--", "--gradient-checkpointing"], "ignore; use --recompute-granularity full"),
+        (["--", "--async-buffer-size", "4"], "ignore; use --update-weights-interval"),
+        (["--", "--max-turns", "5"], "ignore; use `environments.NAME.max_turns`"),
+        (["--", "--wandb-key", "x"], "WANDB_API_KEY"),
     ],
 )
 # shows A22 A23 B4 B14 B26 E3 E5 F4 F5 F8 F10 G25

@@ -16,7 +16,7 @@ from orl_cluster.launch.command import trainer_defaults
 from orl_cluster.launch.command.batch import batch_size
 from orl_cluster.launch.command.critic import critic_load
 from orl_cluster.launch.command.layout import LaunchRequest
-from orl_cluster.launch.command.trainer_defaults import LORA, UNREPLAYED
+from orl_cluster.launch.command.trainer_defaults import LORA, RUN_NAME, SUCCESSORS, UNREPLAYED
 from orl_cluster.launch.machine.probe import REPLAY
 from orl_core.errors import ConfigError
 
@@ -27,8 +27,8 @@ Backend = Literal["fsdp", "megatron"]
 
 PACK, MICRO_BATCH = "--use-dynamic-batch-size", "--micro-batch-size"
 FLASH = ("flash_attention_2", "flash_attention_3")  # the builds that a probe looks for; the first is miles' default
-# miles' parser takes this option with FSDP, which trains every weight all the same.
-ONLY_MEGATRON = {LORA: "FSDP trains every weight. Use --train-backend megatron"}
+# miles' parser takes these options with FSDP, which obeys neither.
+IGNORED = {LORA: "FSDP trains every weight. Use --train-backend megatron", RUN_NAME: f"use {SUCCESSORS[RUN_NAME]}"}
 NOT_REINFORCE = (
     "miles ends the job at the first rollout without a trained token, such as one that failed: "
     "use reinforce_plus_plus_baseline, or train with slime"
@@ -53,7 +53,7 @@ def arguments(
     if estimator.name == "reinforce_plus_plus":
         raise ConfigError(f"{OPTION} {estimator.name}: {NOT_REINFORCE}")
     plain = not request.run.config.environments
-    refused = trainer_defaults.REFUSED | (ONLY_MEGATRON if backend == "fsdp" else {})
+    refused = trainer_defaults.REFUSED | (IGNORED if backend == "fsdp" else {})
     trainer_defaults.refuse_by_name(request.names, refused, plain=plain)
     _refuse_fully_async(request)
     if request.run.config.turn_advantages:

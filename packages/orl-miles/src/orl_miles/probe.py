@@ -73,11 +73,10 @@ def _megatron_checkpoint(argv: Sequence[str]) -> str:
         return probe.no_checkpoint("--ref-load", reference) or _of_fsdp("--ref-load", reference)
     if value_of(argv, "--megatron-to-hf-mode") == "bridge":
         return ""
-    here = Path(reference).is_dir()
-    convert = conversion_of(reference if here else "FOLDER", "miles")
+    source = reference if Path(reference).is_dir() else value_of(argv, "--hf-checkpoint") or ""
     return (
-        f"--ref-load {reference}: Megatron reads its own format: {'' if here else 'download the checkpoint, '}run "
-        f"{convert} and name the result with --megatron-ckpt, or `-- --megatron-to-hf-mode bridge`"
+        f"--ref-load {reference}: Megatron reads its own format: run {conversion_of(source, 'miles')} and name the "
+        "result with --megatron-ckpt, or `-- --megatron-to-hf-mode bridge`"
     )
 
 

@@ -39,11 +39,13 @@ def obstacle(argv: Sequence[str]) -> str:
     That is `--load`, or `--ref-load` if the run's own checkpoint is not there yet. Some Hugging Face checkpoints are
     read as they are.
     """
-    load, reference = (value_of(argv, name) or "" for name in ("--load", "--ref-load"))
+    load, reference, source = (value_of(argv, name) or "" for name in ("--load", "--ref-load", "--hf-checkpoint"))
     fresh = probe.goes_on(argv) and not _holds(load, CHECKPOINT_TRACKER) and not _holds(load, "config.json")
     name, begins = ("--ref-load", reference) if fresh else ("--load", load)
     if fresh and not Path(begins).exists():
-        return f"{name} {begins}: slime needs a folder: download the checkpoint, and name it with --model"
+        if begins == source:
+            return f"{name} {begins}: slime needs a folder: download the checkpoint, and name it with --model"
+        return _unconverted(name, begins, "no such folder", source)
     of_run = _holds(f"{begins}/checkpoint", CHECKPOINT_TRACKER)  # a run's folder: its config.json is orl's
     if _holds(begins, CHECKPOINT_TRACKER) or of_run or not (fresh or _holds(begins, "config.json")):
         return probe.no_checkpoint(name, begins) or _of_fsdp(name, begins)
@@ -53,7 +55,11 @@ def obstacle(argv: Sequence[str]) -> str:
         why = "slime cannot start PPO's critic from a Hugging Face checkpoint"
     else:
         why = "slime does not read this checkpoint as it is"
-    return f"{name} {begins}: {why}: run {conversion_of(begins, 'slime')} and name the result with --megatron-ckpt"
+    return _unconverted(name, begins, why, begins)
+
+
+def _unconverted(name: str, begins: str, why: str, source: str) -> str:
+    return f"{name} {begins}: {why}: run {conversion_of(source, 'slime')} and name the result with --megatron-ckpt"
 
 
 def _of_fsdp(name: str, folder: str) -> str:

@@ -28,7 +28,7 @@ from orl_cluster.launch.command.engine_weights import CHECK
 from orl_cluster.launch.command.layout import LaunchRequest, layout_of, splits_of
 from orl_cluster.launch.command.memory import estimate
 from orl_cluster.launch.command.row_check import check_rows
-from orl_cluster.launch.command.trainer_defaults import MODEL
+from orl_cluster.launch.command.trainer_defaults import MODEL, SUCCESSORS
 from orl_cluster.launch.convert import converter
 from orl_cluster.launch.machine import probe
 from orl_cluster.launch.machine.installation import Installation, find_installation, without_busy_gpus
@@ -145,7 +145,8 @@ def _check(command: Command) -> Command:
             command = structs.replace(command, argv=tuple(without(command.argv, name)))
         findings = _findings(command)
     for name, hint in findings.unknown.items():
-        raise ConfigError(f"{command.unknown.format(name)}{hint}")
+        advice = f"; use {SUCCESSORS[name]}" if name in SUCCESSORS else hint
+        raise ConfigError(f"{command.unknown.format(name)}{advice}")
     if findings.reward:
         raise ConfigError(f"{installation.python}: {findings.reward}")
     # The GPUs of a cluster that runs already are other ones.
