@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 import wandb
 from msgspec import structs
 from orl_core.errors import ConfigError
-from orl_trl.run_plan.owned_flags import NAMES, OWNED
+from orl_trl.run_plan.owned_flags import GROUPS, NAMES, OWNED
 from orl_trl.run_plan.settings import grpo_config, updates_per_step
 from orl_trl.run_plan.trackers import tracking
 
@@ -171,6 +172,12 @@ def test_option_reaches_grpo_config(tmp_path: Path, option: str):
     after = grpo_config(make_run(tmp_path, "m", **{option: value}), parameters=1)
     assert getattr(after, field) == expected
     assert getattr(before, field) != expected
+
+
+def test_each_pattern_of_owned_flags_has_a_name():
+    """A pattern without one is cut or outdated, and its flag would be accepted and ignored."""
+    patterns = [pattern for names in GROUPS.values() for pattern in names.split("|")]
+    assert [pattern for pattern in patterns if not any(re.fullmatch(pattern, name) for name in NAMES)] == []
 
 
 @pytest.mark.parametrize("name", sorted(OWNED.keys() & NAMES))

@@ -12,9 +12,9 @@ from trl.trainer.grpo_config import GRPOConfig
 
 NAMES = frozenset(field.name for field in fields(GRPOConfig))
 
-_GROUPS = {  # regular expressions of names
+GROUPS = {  # regular expressions of names
     "orl measures, by the section `eval`": (
-        "eval_.*|do_eval|do_predict|.*_full_eval|.*_eval|batch_eval_metrics|per_device_eval_batch_size|greater_is_bette"
+        "eval_.*|do_eval|do_predict|.*_full_eval|.*_eval|batch_eval_metrics|per_device_eval_batch_size|greater_is_better"
         "|include_for_metrics|load_best_model_at_end|metric_for_best_model|prediction_loss_only"
     ),
     "trl trains in one process. Train on several GPUs with slime or miles": (
@@ -26,7 +26,7 @@ _GROUPS = {  # regular expressions of names
         "|vllm_(?!importance_).*"  # the correction of importance is obeyed with every engine
     ),
     "orl loads `model`, and no code that it brings": "model_init_kwargs|trust_remote_code",
-    "orl trains, in an order of its own, and writes to the run's folde": (
+    "orl chooses the order of tasks, and writes to the run's folder": (
         "do_train|ignore_data_skip|length_column_name|output_dir|train_sampling_strategy"
     ),
     "`wandb_mode` and `tensorboard` set it": "project|report_to|trackio_.*",
@@ -45,4 +45,4 @@ _GROUPS = {  # regular expressions of names
     "`optimizer` sets it": "optim",
     "`load` sets it": "resume_from_checkpoint",
 }
-OWNED = {name: owner for owner, names in _GROUPS.items() for name in NAMES if re.fullmatch(names, name)}
+OWNED = {name: owner for owner, names in GROUPS.items() for name in NAMES if re.fullmatch(names, name)}
