@@ -105,7 +105,7 @@ types:
 
 # the quick suite: few examples, nothing marked slow; arguments go to pytest: just test -k loop
 test *arguments:
-    HYPOTHESIS_PROFILE="${HYPOTHESIS_PROFILE:-quick}" uv run --extra trl --group dev pytest {{parallel}} -m "not slime and not miles and not servers and not agents and not frameworks and not browser and not nodes and not smollm2 and not tasks and not slow" "$@"
+    HYPOTHESIS_PROFILE="${HYPOTHESIS_PROFILE:-quick}" uv run --extra trl --group dev pytest {{parallel}} -o faulthandler_timeout=120 -m "not slime and not miles and not servers and not agents and not frameworks and not browser and not nodes and not smollm2 and not tasks and not slow" "$@"
 
 # every test, and which lines of the packages none of them runs
 coverage *arguments:

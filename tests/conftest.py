@@ -6,7 +6,9 @@ CI judges a change, so a run of an unchanged tree gives an unchanged answer: 500
 HYPOTHESIS_PROFILE names the profile, `dev` if it is not set; --hypothesis-profile wins over it.
 """
 
+import faulthandler
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -14,11 +16,29 @@ from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OPENREWARD_LOG_LEVEL", "ERROR")  # the SDK reads it once, when it is imported
 
+# A script ignores SIGINT for what it starts with `&`. Tests send it, also to processes that would inherit this.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 settings.register_profile("dev", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", parent=settings.get_profile("dev"), max_examples=20)
 settings.register_profile("ci", parent=settings.get_profile("dev"), derandomize=True)
 settings.register_profile("ci-laws", parent=settings.get_profile("ci"), max_examples=500)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+ERRORS = pytest.StashKey[int]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the real stderr: pytest captures output from now on."""
+    config.stash[ERRORS] = os.dup(2)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Bound the end of fixtures too. After a failure pytest forgets `faulthandler_timeout`."""
+    if seconds := float(item.config.getini("faulthandler_timeout")):
+        faulthandler.dump_traceback_later(seconds, exit=True, file=item.config.stash[ERRORS])
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -34,6 +54,14 @@ def guess_number() -> Iterator[str]:
 
     with serve(GuessNumber) as served:
         yield served.url
+
+
+@pytest.fixture
+def heeds_hangup() -> Iterator[None]:
+    """Heed SIGHUP while the test runs. `nohup` ignores it, for the whole run and its children."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture

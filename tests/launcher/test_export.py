@@ -101,13 +101,13 @@ def test_jsonl_has_a_line_for_each_episode(made: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_signal_ends_an_export_without_a_file(tmp_path: Path, form: str) -> None:
-    def endless() -> Iterator[ChatRow]:
-        while True:
+    def interrupted() -> Iterator[ChatRow]:
+        for _ in range(3):
             yield from rows(trajectory_of())
             signal.raise_signal(signal.SIGINT)
 
     with interrupt.listening(), pytest.raises(KeyboardInterrupt):
-        write(endless(), tmp_path / "out", form, "run")
+        write(interrupted(), tmp_path / "out", form, "run")
     assert not list(tmp_path.iterdir())
 
 

@@ -390,6 +390,7 @@ def test_tasks_that_are_not_there(capsys: Capture, training: Training, tmp_path:
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+@pytest.mark.usefixtures("heeds_hangup")
 @pytest.mark.parametrize("number", ENDINGS)
 @pytest.mark.parametrize("trainer", ["train_until_signalled", "train_through_a_signal"])
 def test_a_signal_gives_its_exit_code_and_the_run_is_reported(
@@ -448,6 +449,7 @@ def test_a_command_that_waits_for_a_server_ends_with_the_signal(tmp_path: Path) 
     assert not list(tmp_path.glob("out/*"))
 
 
+@pytest.mark.usefixtures("heeds_hangup")
 @pytest.mark.slow
 def test_run_without_terminal_keeps_its_exit_code(tmp_path: Path) -> None:
     """SIGHUP comes with a terminal that nothing can be written to any more."""

@@ -160,12 +160,15 @@ def test_interrupted_run_keeps_episodes_and_upload_files(tmp_path: Path, model: 
         with subprocess.Popen(
             [sys.executable, "-c", "from orl_launcher.main import main; exit(main())", *argv]
         ) as child:
-            deadline = time.monotonic() + 60
-            while not (out.is_dir() and any(True for _ in read_journal(out))) and time.monotonic() < deadline:
-                time.sleep(0.1)
-            assert len(list(out.glob("sessions-*.jsonl"))) == 1
-            child.send_signal(signal.SIGINT)
-            assert child.wait(60) == 130
+            try:
+                deadline = time.monotonic() + 60
+                while not (out.is_dir() and any(True for _ in read_journal(out))) and time.monotonic() < deadline:
+                    time.sleep(0.1)
+                assert len(list(out.glob("sessions-*.jsonl"))) == 1
+                child.send_signal(signal.SIGINT)
+                assert child.wait(60) == 130
+            finally:
+                child.kill()
     assert not list(out.glob("sessions-*.jsonl"))
     assert any(True for _ in read_journal(out))
     config = json.loads((out / "config.json").read_text(encoding="utf-8"))

@@ -33,6 +33,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.usefixtures("heeds_hangup")
 @pytest.mark.parametrize("number", ENDINGS)
 def test_a_signal_inside_a_weakref_callback_is_not_lost(number: signal.Signals) -> None:
     class Thing:
