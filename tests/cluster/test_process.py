@@ -130,6 +130,26 @@ def test_the_rest_of_a_group_has_time_to_end_when_its_leader_is_gone(tmp_path: P
     assert put_away.exists()
 
 
+def test_ignored_sigint_is_not_waited_for(tmp_path: Path):
+    """A script ignores SIGINT for what it starts with `&`, and the trainer inherits that."""
+    log, begins = tmp_path / "trainer.log", 0.0
+
+    def end_it() -> None:
+        nonlocal begins
+        if log.is_file() and b"begun" in log.read_bytes():
+            begins = time.monotonic()
+            raise TimeoutError
+
+    command = [sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(60)"]
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with pytest.raises(TimeoutError):
+            process.run(command, ENVIRONMENT, log=log, check=end_it)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert time.monotonic() - begins < children.END_SECONDS
+
+
 def test_a_group_that_heeds_nothing_is_killed_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(children, "END_SECONDS", 0.5)
     stubborn = "import signal, time; [signal.signal(n, signal.SIG_IGN) for n in (2, 15)]; print(1, flush=True); "

@@ -44,7 +44,8 @@ def run(
     Raises:
         Interrupted: a signal came.
     """
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # as in a script's `orl &`: the trainer inherits it
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)[ignored:]
     with running(command, environment, log=log, hidden=hidden, signals=signals) as process:
         return children.exit_code(process, check)
 
