@@ -15,6 +15,7 @@ from orl_core.errors import ConfigError
 from orl_rollout.gpus import Gpu
 from orl_rollout.memory.estimate import GIB, MemoryReport
 from orl_rollout.memory.model import shape_of
+from orl_testing.tinker.model import CACHE
 from orl_trl.engine.lora import lora_config
 from orl_trl.engine.sampler import BATCH_TOKENS
 from orl_trl.run_plan.gpu_memory import TILE_TOKENS, TILE_WIDTH, OneGpu, check_memory, report, sampling, training
@@ -65,7 +66,7 @@ def test_cache_of_an_answer_is_that_of_transformers():
     """The in-process engine keeps keys and values in fp32."""
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**TINY), dtype=torch.float32)
     with torch.no_grad():
-        cache: Any = model(input_ids=torch.zeros(3, 40, dtype=torch.long), use_cache=True).past_key_values
+        cache: Any = model(input_ids=torch.zeros(3, 40, dtype=torch.long), use_cache=True)[CACHE]
     kept = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
     assert sampling(shape_of(TINY), OneGpu(rows=3, rollouts=3, context=40, turn=8)).kv_cache == kept
 

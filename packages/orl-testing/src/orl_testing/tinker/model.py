@@ -8,6 +8,7 @@ output embedding gets no adapter.
 # torch and peft are typed in part
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
@@ -20,9 +21,12 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
 ALPHA = 32
 PASS_IDS = 16384  # ids of one forward pass
+# The keys and values of earlier ids, in arguments and in answers; transformers renamed them in 5.24.
+CACHE = {"cache", "past_key_values"}.intersection(one.name for one in dataclasses.fields(CausalLMOutputWithPast)).pop()
 Weights = dict[str, Tensor]
 Loss = Callable[["Row", Tensor, Mapping[str, float]], Tensor]
 
@@ -169,10 +173,8 @@ def draw(model: Any, requests: Sequence[Draw]) -> list[Drawn]:
     cache: Any = None
     for count in range(1, max(one.most for one in requests) + 1):
         positions = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
-        answer = model(
-            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
-        )
-        cache = answer.past_key_values
+        answer = model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, **{CACHE: cache})
+        cache = answer[CACHE]
         scores = torch.log_softmax(answer.logits[:, -1].float() / temperatures, dim=-1)
         chosen = _choose(scores, requests, chance)
         logprobs = scores.gather(1, chosen[:, None])[:, 0].tolist()
