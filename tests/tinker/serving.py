@@ -10,8 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import tinker
 from orl_testing.tinker.server import TinkerServer
 
+NAMED = hasattr(tinker, "PromptProvenanceSpan")  # each answer has a name: since SDK 0.26
 ROOT = Path(__file__).parents[2]
 
 

@@ -17,12 +17,14 @@ from orl_tinker.engine import TinkerEngine, sampling_params
 from orl_tinker.options import TinkerOptions
 from orl_tinker.policy import Policy, Start
 
+from tests.tinker.serving import NAMED
+
 SAMPLING = {"max_new_tokens": 6, "temperature": 1.0, "top_p": 1.0, "stop_token_ids": [], "no_stop_trim": True}
 
 
 @asynccontextmanager
-async def engine_of(checkpoint: Path) -> AsyncGenerator[tuple[TinkerServer, TinkerEngine]]:
-    async with TinkerServer() as server:
+async def engine_of(checkpoint: Path, *, older: bool = False) -> AsyncGenerator[tuple[TinkerServer, TinkerEngine]]:
+    async with TinkerServer(older=older) as server:
         own = TinkerOptions(tinker_url=server.url, lora_rank=2)
         async with Policy(own, Start(model=str(checkpoint), seed=1), 60.0) as policy:
             await policy.refresh()
@@ -40,7 +42,7 @@ async def test_ids_come_with_logprobs_and_seeds_repeat(checkpoint: Path):
         assert first.token_ids != other.token_ids
         assert len(first.token_ids) == 6
         assert first.finish_reason == "length"
-        assert first.extras["sequence_id"]
+        assert bool(first.extras["sequence_id"]) is NAMED
         assert server.draws[0]["prompt"]["chunks"][0]["tokens"] == [5, 6, 7]
 
 
@@ -102,6 +104,31 @@ async def test_expired_session_is_opened_again(checkpoint: Path):
         server.expire()
         answers = await asyncio.gather(*(ask(engine) for _ in range(3)))
         assert {one.token_ids for one in answers} == {before.token_ids}
+
+
+async def test_server_of_the_older_protocol_wants_the_older_sdk(checkpoint: Path):
+    """Its answers have no names, and it loads weights into a model that is new: another session begins so."""
+    async with engine_of(checkpoint, older=True) as (server, engine):
+        if NAMED:
+            with pytest.raises(EngineRefused, match=r"Install tinker 0\.25"):
+                await ask(engine)
+        else:
+            before = await ask(engine)
+            server.expire()
+            assert (await ask(engine)).token_ids == before.token_ids
+
+
+@pytest.mark.parametrize("path", ["", "tinker://kept"])
+async def test_deadline_ends_the_wait_for_a_session(checkpoint: Path, path: str):
+    """The loop runs on, which here serves, too."""
+    async with TinkerServer() as server:
+        server.faults["retrieve_future"] = [408] * 100_000
+        server.faults["weights_info"] = [503] * 100
+        own = TinkerOptions(tinker_url=server.url, lora_rank=2)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(2), Policy(own, Start(model=str(checkpoint), seed=1, path=path), 60.0):
+                pass
+        assert server.refused["retrieve_future"] + server.refused["weights_info"] > 0
 
 
 async def test_refusal_is_not_repeated(checkpoint: Path):

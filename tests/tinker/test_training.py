@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,19 @@ def test_plan_tells_what_a_run_would_do(server: Served, checkpoint: Path, tmp_pa
 def test_tracker_that_is_not_there_is_named(checkpoint: Path, tmp_path: Path):
     run = make_run(tmp_path / "run", checkpoint, tensorboard=True)
     assert any("TensorBoard" in note for note in plan_run(run).notes)
+
+
+@pytest.mark.parametrize(("sdk", "refused"), [("0.24.1", True), ("0.9.0", True), ("0.25.0", False), ("1.0", False)])
+def test_sdk_that_is_too_old_is_refused(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sdk: str, refused: bool
+):
+    about = tmp_path / f"tinker-{sdk}.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: tinker\nVersion: {sdk}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    run = make_run(tmp_path / "run", checkpoint)
+    with pytest.raises(ConfigError, match=f"tinker {sdk} .* 0.25") if refused else nullcontext():
+        check_options(run.config, ())
 
 
 def test_size_of_a_micro_batch_is_refused(checkpoint: Path, tmp_path: Path):

@@ -49,7 +49,7 @@ class TinkerEngine:
             finish_reason=sequence.stop_reason,
             weight_version=version,
             seconds=time.monotonic() - started,
-            extras={SEQUENCE: sequence.sequence_id},
+            extras={SEQUENCE: getattr(sequence, SEQUENCE, None)},  # none with SDK 0.25
         )
 
     async def _awaited(self, answer: asyncio.Future[SampledSequence]) -> SampledSequence:

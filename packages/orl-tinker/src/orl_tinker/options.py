@@ -6,6 +6,7 @@ Importing it is fast. Adam's defaults are written out, because the SDK has other
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
@@ -18,6 +19,7 @@ NAME = "tinker"
 Address = Annotated[
     str, Meta(pattern=r"^https?://[^@?#\s]*\Z", title="an address: http or https, without login and query")
 ]
+OLDEST = (0, 25)  # SDK
 Threshold = Annotated[float, Meta(ge=0)]
 DEFAULTS: Mapping[str, Any] = {
     "lr": 4e-5,
@@ -68,11 +70,14 @@ def own_options(trainer: TrainerConfig) -> TinkerOptions:
 
 
 def check_options(config: RunConfig, extra: Sequence[str]) -> None:
-    """Refuse options that would change what is trained without a word.
+    """Refuse options that would change what is trained without a word, and an SDK that is too old.
 
     Raises:
         ConfigError: there is one; the message names it.
     """
+    sdk = version("tinker")
+    if tuple(map(int, sdk.split(".")[:2])) < OLDEST:
+        raise ConfigError(f"tinker {sdk} is installed, and orl-tinker needs 0.25 or newer: uv pip install -U tinker")
     own, trainer = own_options(config.trainer), config.trainer.with_defaults(DEFAULTS)
     if own.loss_fn == "importance_sampling" and own.loss_config:
         raise ConfigError("`loss_fn: importance_sampling` has no thresholds: remove them, or set `loss_fn: ppo`")

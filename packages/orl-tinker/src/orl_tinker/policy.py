@@ -3,6 +3,9 @@
 A server may forget a session: it expires, or its machine restarts. An update whose answer is lost may have been made or
 not. So `Policy` keeps the updates since its last checkpoint on the server. After a fault it opens a new session, loads
 that checkpoint, makes these updates again, and then does what was asked. So each update is made exactly once.
+
+Servers pin SDKs, so each since 0.25 will do. Before 0.38 a call that makes a client waits for the server: a thread of
+its own does it, which a deadline or a signal leaves behind.
 """
 
 from __future__ import annotations
@@ -13,17 +16,29 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
 import tinker
 from msgspec import Struct
-from orl_core.errors import EngineError, boundary
+from orl_core.errors import EngineError, EngineRefused, boundary
+from orl_rollout.edge import interrupt
 from orl_rollout.edge.retry import backoff
 from orl_rollout.logs import logger_of
 from tinker import AdamParams, ForwardBackwardOutput, ModelInput, SampledSequence, SamplingParams
-from tinker.auth import tinker_has_credentials
+from tinker.types import RequestErrorCategory
 
 from orl_tinker.options import TinkerOptions
+
+try:
+    from tinker.auth import tinker_has_credentials
+except ImportError:  # SDK 0.25
+
+    def tinker_has_credentials() -> bool:
+        """Tell whether the SDK finds a key."""
+        return any(map(os.environ.get, (KEY, "TINKER_CREDENTIAL_CMD")))
+
 
 T = TypeVar("T")
 UPDATE_SECONDS = 3600.0  # for one request that trains, with its time in the server's queue
@@ -118,7 +133,10 @@ class Policy:
         """
 
         async def ask() -> SampledSequence:
-            return (await self._sampler.sample(prompt, 1, params)).sequences[0]
+            try:
+                return (await _result_of(self._sampler.sample(prompt, 1, params))).sequences[0]
+            except AssertionError as fault:
+                raise EngineRefused(f"the server is of an older protocol: {fault}. Install tinker 0.25") from fault
 
         return await self._lasting("sampling", ask)
 
@@ -147,7 +165,7 @@ class Policy:
 
     async def _refresh(self) -> None:
         async with asyncio.timeout(UPDATE_SECONDS):
-            self._sampler = await self._training.save_weights_and_get_sampling_client()
+            self._sampler = await _made(self._training.save_weights_and_get_sampling_client)
 
     async def _lasting(self, what: str, work: Callable[[], Awaitable[T]]) -> T:
         """Do `work`, again in a new session after a fault that may pass, for as long as `patience`."""
@@ -161,7 +179,7 @@ class Policy:
                     return await work()
             except EngineError as fault:
                 failed = failed or time.monotonic()
-                if _is_final(fault.__cause__) or time.monotonic() - failed > self._patience:
+                if _is_final(fault) or time.monotonic() - failed > self._patience:
                     raise
                 logger.warning("%s: trying again in a new session", fault)
             await asyncio.sleep(pause)
@@ -181,14 +199,14 @@ class Policy:
 
     async def _open(self) -> None:
         key = None if tinker_has_credentials() or not has_key(self._own) else ANY_KEY
-        self._service = service = await asyncio.to_thread(_connected, self._own.tinker_url, key)
         async with asyncio.timeout(UPDATE_SECONDS):
+            self._service = service = await _made(partial(_connected, self._own.tinker_url, key))
             if self.path:
-                self._training = await service.create_training_client_from_state_with_optimizer(self.path)
+                make = partial(service.create_training_client_from_state_with_optimizer, self.path)
             else:
-                self._training = await service.create_lora_training_client(
-                    base_model=self._start.model, rank=self._own.lora_rank, seed=self._start.seed
-                )
+                model, rank = self._start.model, self._own.lora_rank
+                make = partial(service.create_lora_training_client, model, rank, self._start.seed)
+            self._training = await _made(make)
         self._sessions += 1
 
     def _close(self) -> None:
@@ -203,9 +221,32 @@ def _connected(url: str | None, key: str | None) -> tinker.ServiceClient:
     return service
 
 
+async def _made(make: Callable[[], Any]) -> Any:
+    """Return what `make` makes on a thread of its own."""
+
+    def work() -> Any:
+        with boundary(EngineError, "calling Tinker"):
+            return make()
+
+    return await _result_of(await asyncio.wrap_future(interrupt.on_thread(work)))
+
+
+async def _result_of(answer: Any) -> Any:
+    """Await `answer` of the SDK. Before 0.38 it may be a future of `concurrent`, or a client itself."""
+    if isinstance(answer, tinker.APIFuture):
+        return await answer
+    return await asyncio.wrap_future(answer) if isinstance(answer, Future) else answer
+
+
 def _unnamed(datum: tinker.Datum) -> tinker.Datum:
+    if getattr(datum, "model_input_spans", None) is None:
+        return datum
     return dataclasses.replace(datum, model_input_spans=None, loss_fn_input_spans=None)
 
 
-def _is_final(cause: BaseException | None) -> bool:
-    return isinstance(cause, tinker.APIStatusError) and cause.status_code in FINAL
+def _is_final(fault: EngineError) -> bool:
+    """Tell whether the same request fails again."""
+    cause = fault.__cause__
+    if isinstance(cause, tinker.RequestFailedError):
+        return cause.category is RequestErrorCategory.User
+    return isinstance(fault, EngineRefused) or (isinstance(cause, tinker.APIStatusError) and cause.status_code in FINAL)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from orl_core.datum import Datum
@@ -17,9 +18,11 @@ from orl_core.reward import group_advantages, turn_advantages
 from orl_core.turns import advantages_per_token, returns_to_go, turns_of
 from orl_rollout.results.outcome import Outcome
 from tinker import Datum as TinkerDatum
-from tinker import ModelInput, PromptProvenanceSpan, SampledProvenanceSpan
+from tinker import ModelInput
 
-Span = PromptProvenanceSpan | SampledProvenanceSpan
+if TYPE_CHECKING:
+    from tinker import PromptProvenanceSpan, SampledProvenanceSpan
+
 SEQUENCE = "sequence_id"  # in a generation's extras
 
 
@@ -86,10 +89,12 @@ def _per_id(row: Row, ids: int) -> Iterator[float]:
         yield advantage / ids if trained else 0.0
 
 
-def _spans(datum: Datum, start: int, end: int) -> list[Span]:
+def _spans(datum: Datum, start: int, end: int) -> list[PromptProvenanceSpan | SampledProvenanceSpan]:
     """Return who says which of the ids [start:end] of the row: a request's prompt, or its answer."""
+    from tinker import PromptProvenanceSpan, SampledProvenanceSpan  # where answers have names: since SDK 0.26
+
     places = [len(datum.prompt) + place for place, sampled in enumerate(datum.sampled) if sampled]
-    spans, at, done = list[Span](), 0, 0
+    spans, at, done = list[PromptProvenanceSpan | SampledProvenanceSpan](), 0, 0
     for generation in datum.generations:
         if not generation.token_ids:
             continue

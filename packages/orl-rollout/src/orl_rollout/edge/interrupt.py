@@ -273,6 +273,7 @@ def result_of(future: Future[T], seconds: float | None = None) -> T:
 def on_thread(work: Callable[[], T]) -> Future[T]:
     """Start `work` on a daemon thread, which does not keep the process alive."""
     done: Future[T] = Future()
+    done.set_running_or_notify_cancel()  # the work continues if nobody waits any more
 
     def target() -> None:
         try:

@@ -2,7 +2,7 @@
 
 Work on one model is done in the order of its `seq_id`s, and a request that comes twice is answered once. The stand-in
 fails on demand, keeps what it was sent, and checks each claim of provenance against what it sampled. It knows nothing
-of orl.
+of orl, and answers every SDK since 0.25.
 """
 
 # pyright: basic
@@ -13,7 +13,7 @@ import asyncio
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -24,11 +24,10 @@ from aiohttp import web
 from tinker.proto import tinker_public_pb2 as wire
 
 from orl_testing.tinker.model import Adapted, Draw, Row, Weights, draw
+from orl_testing.tinker.results import Result, Results, trace_of
 
 WINDOW_SECONDS = 0.004  # in which sample requests gather for one batch
-POLL_SECONDS = 20.0  # that the answer to a poll for a result may wait
 BACKLOG = 4096
-PROTOBUF = "application/x-protobuf"
 DTYPES = {wire.DTYPE_FLOAT32: np.float32, wire.DTYPE_INT64: np.int64}
 ALWAYS: dict[str, dict[str, Any]] = {
     "client_config": {},
@@ -53,16 +52,17 @@ class TinkerServer:
     Args:
         folder: where checkpoints are saved, so that another server can load them; None takes a temporary one.
         port: 0 takes a free one.
+        older: act as servers of the time of SDK 0.25: an answer has no name, and weights are loaded into a model.
 
     `faults` has statuses for the next requests of a route, such as `{"asample": [429, 429]}`; 0 lets one pass. `sent`
     keeps the forward-backward requests, `steps` the Adam parameters and `draws` the sampling requests.
     `tamper` may change an answer.
     """
 
-    def __init__(self, folder: Path | None = None, *, port: int = 0) -> None:
+    def __init__(self, folder: Path | None = None, *, port: int = 0, older: bool = False) -> None:
         self._temporary = None if folder else tempfile.TemporaryDirectory()
         self._folder = folder or Path(self._temporary.name if self._temporary else "")
-        self._port = port
+        self._port, self._older = port, older
         self.faults: dict[str, list[int]] = defaultdict(list)
         self.refused: dict[str, int] = defaultdict(int)
         self.sent: list[wire.ForwardBackwardRequest] = []
@@ -74,14 +74,10 @@ class TinkerServer:
         self._samplers: dict[str, tuple[str, Weights | None]] = {}  # checkpoint and adapters by sampling session
         self._loaded: dict[str, tuple[Adapted, str]] = {}  # by checkpoint: what samples, and whose adapters it has
         self._sessions: set[str] = set()
-        self._results: dict[str, asyncio.Future[web.Response]] = {}
-        self._waiting: list[tuple[str, Draw, asyncio.Future[web.Response]]] = []
-        self._turns: dict[str, dict[int, Callable[[], None]]] = defaultdict(dict)
-        self._next: dict[str, int] = defaultdict(lambda: 1)
+        self._results = Results()
+        self._waiting: list[tuple[str, Draw, Result]] = []
         self._count = 0
         self._sampling = asyncio.Lock()
-        self._torch = ThreadPoolExecutor(1, thread_name_prefix="tinker-torch")
-        self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         app = web.Application(client_max_size=1 << 30)
@@ -94,11 +90,8 @@ class TinkerServer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._results.close()
         await self._runner.cleanup()
-        self._torch.shutdown()
         if self._temporary:
             self._temporary.cleanup()
 
@@ -122,7 +115,7 @@ class TinkerServer:
         self._sessions.clear()
         self.models.clear()
         self._samplers.clear()
-        self._results.clear()
+        self._results.forget()
 
     async def _serve(self, http: web.Request) -> web.StreamResponse:
         route = http.match_info["route"]
@@ -130,20 +123,31 @@ class TinkerServer:
         if self.faults[name] and (status := self.faults[name].pop(0)):
             self.refused[name] += 1
             return web.json_response({"detail": "injected"}, status=status)
+        answered = asyncio.ensure_future(self._answered(name, http))
         try:
-            if name == "forward_backward":
-                return self._forward_backward(await http.read())
-            if name in ALWAYS:
-                return web.json_response(ALWAYS[name])
-            handler = getattr(self, f"_on_{name}", None)
-            if handler is None:
-                raise _Refused(404, f"no route {route}")
-            body = await http.json() if http.can_read_body else {"id": route.rpartition("/")[2]}
-            answer = handler(body)
-            answer = await answer if asyncio.iscoroutine(answer) else answer
-            return answer if isinstance(answer, web.Response) else web.json_response(answer)
-        except _Refused as refused:
-            return web.json_response({"detail": str(refused)}, status=refused.status)
+            await asyncio.wait((answered,))
+            fault = answered.exception()
+        finally:
+            answered.cancel()
+        if fault is None:
+            return answered.result()
+        if isinstance(fault, _Refused):
+            return web.json_response({"detail": str(fault)}, status=fault.status)
+        return web.json_response({"detail": trace_of(fault)}, status=400)
+
+    async def _answered(self, name: str, http: web.Request) -> web.Response:
+        if name == "forward_backward":
+            return self._forward_backward(await http.read())
+        if name in ALWAYS:
+            return web.json_response(ALWAYS[name])
+        route = http.match_info["route"]
+        handler = getattr(self, f"_on_{name}", None)
+        if handler is None:
+            raise _Refused(404, f"no route {route}")
+        body = await http.json() if http.can_read_body else {"id": route.rpartition("/")[2]}
+        answer = handler(body)
+        answer = await answer if asyncio.iscoroutine(answer) else answer
+        return answer if isinstance(answer, web.Response) else web.json_response(answer)
 
     # Sessions and what the SDK asks before it works
 
@@ -175,19 +179,28 @@ class TinkerServer:
         return self._accept(f"{model_id}:create", make)
 
     def _on_load_weights(self, body: dict[str, Any]) -> dict[str, Any]:
-        self._known_session(body["session_id"])
-        model_id = f"{body['session_id']}:train:{body['model_seq_id']}"
+        """Load weights into a model that `create_model` made, or into one that is made here."""
+        into = self._model(body["model_id"]) if body.get("model_id") else None
+        model_id = body["model_id"] if into else f"{body['session_id']}:train:{body['model_seq_id']}"
+        if into is None:
+            if self._older:
+                raise _Refused(422, "no model is named")
+            self._known_session(body["session_id"])
 
-        def make() -> dict[str, Any]:
+        def load() -> dict[str, Any]:
             state = torch.load(self._file(body["path"]), weights_only=True)
-            model = Adapted(state["checkpoint"], state["rank"], 0)
+            model = into or Adapted(state["checkpoint"], state["rank"], 0)
             model.load(state["weights"])
             if body["optimizer"]:
                 model.optimizer.load_state_dict(state["optimizer"])
             self.models[model_id] = model
             return {"type": "load_weights", "path": body["path"], "model_id": model_id}
 
-        return self._accept(f"{model_id}:create", make)
+        return self._in_turn(model_id, body["seq_id"], load) if into else self._accept(f"{model_id}:create", load)
+
+    def _on_weights_info(self, body: dict[str, Any]) -> dict[str, Any]:
+        state = torch.load(self._file(body["tinker_path"]), weights_only=True)
+        return {"base_model": state["checkpoint"], "is_lora": True, "lora_rank": state["rank"]}
 
     def _on_get_info(self, body: dict[str, Any]) -> dict[str, Any]:
         model = self._model(body["model_id"])
@@ -199,7 +212,7 @@ class TinkerServer:
         request = wire.ForwardBackwardRequest.FromString(data)
         model = self._model(request.model_id)
         rows = [self._row(datum) for datum in request.data]
-        config = {name: value.number for name, value in request.loss_fn_config_v2.items()}
+        config = {name: getattr(value, "number", value) for name, value in _config_of(request).items()}
 
         def work() -> wire.ForwardBackwardOutput:
             self.sent.append(request)
@@ -222,8 +235,9 @@ class TinkerServer:
         }
         if any(len(one) != len(ids) for one in inputs.values()):
             raise _Refused(400, f"{len(ids)} ids, and inputs of {[len(one) for one in inputs.values()]}")
-        self._check_spans(datum.model_input_spans, [int(token) for token in ids])
-        self._check_spans(datum.loss_fn_input_spans, inputs["target_tokens"].tolist())
+        if hasattr(datum, "model_input_spans"):  # since SDK 0.26
+            self._check_spans(datum.model_input_spans, [int(token) for token in ids])
+            self._check_spans(datum.loss_fn_input_spans, inputs["target_tokens"].tolist())
         return Row(ids=tuple(map(int, ids)), inputs=inputs)
 
     def _check_spans(self, spans: Any, ids: list[int]) -> None:
@@ -282,7 +296,7 @@ class TinkerServer:
         sampler = body["sampling_session_id"]
         self._sampler(sampler)
         request_id = f"{sampler}:sample:{body['seq_id']}"
-        if request_id not in self._results:
+        if result := self._results.opened(request_id):
             self.draws.append(body)
             params = body["sampling_params"]
             ids = tuple(token for chunk in body["prompt"]["chunks"] for token in chunk["tokens"])
@@ -290,31 +304,26 @@ class TinkerServer:
                 name: params[name] for name in ("temperature", "top_k", "top_p", "seed") if params.get(name) is not None
             }
             one = Draw(ids=ids, most=params["max_tokens"], stops=frozenset(params.get("stop") or ()), **same)
-            self._results[request_id] = result = asyncio.get_running_loop().create_future()
             self._waiting.append((request_id, one, result))
             if len(self._waiting) == 1:
-                self._begin(self._sample())
-        return {"request_id": request_id, "sample_sequence_ids": [request_id]}
+                self._results.begin(self._sample())
+        return {"request_id": request_id, **({} if self._older else {"sample_sequence_ids": [request_id]})}
 
     async def _sample(self) -> None:
         async with self._sampling:  # meanwhile more requests gather
             await asyncio.sleep(WINDOW_SECONDS)
             batch, self._waiting = self._waiting, []
-            await self._answer(batch)
+            by_sampler: dict[str, list[tuple[str, Draw, Result]]] = defaultdict(list)
+            for one in batch:
+                by_sampler[one[0].rpartition(":sample:")[0]].append(one)
+            for sampler, queue in by_sampler.items():
+                if held := self._samplers.get(sampler):  # else it has expired since
+                    drawn = partial(self._drawn, sampler, *held, [one[:2] for one in queue])
+                    await self._results.finish([result for _, _, result in queue], drawn)
 
-    async def _answer(self, batch: list[tuple[str, Draw, asyncio.Future[web.Response]]]) -> None:
-        by_sampler: dict[str, list[tuple[str, Draw, asyncio.Future[web.Response]]]] = defaultdict(list)
-        for one in batch:
-            by_sampler[one[0].rpartition(":sample:")[0]].append(one)
-        for sampler, queue in by_sampler.items():
-            if sampler not in self._samplers:
-                continue  # it has expired since
-            answers = await asyncio.get_running_loop().run_in_executor(self._torch, self._drawn, sampler, queue)
-            for (_, _, result), answer in zip(queue, answers, strict=True):
-                result.set_result(web.Response(body=answer, content_type=PROTOBUF))
-
-    def _drawn(self, sampler: str, queue: list[tuple[str, Draw, Any]]) -> list[bytes]:
-        checkpoint, weights = self._samplers[sampler]
+    def _drawn(
+        self, sampler: str, checkpoint: str, weights: Weights | None, queue: list[tuple[str, Draw]]
+    ) -> list[wire.SampleResponse]:
         held, owner = self._loaded.get(checkpoint) or (None, "")
         rank = next(iter(weights.values())).shape[0] if weights else 1
         if held is None or held.rank != rank:
@@ -322,63 +331,33 @@ class TinkerServer:
         if weights and owner != sampler:
             held.load(weights)
         self._loaded[checkpoint] = (held, sampler)
-        answers: list[bytes] = []
-        for (request_id, one, _), drawn in zip(queue, draw(held.model, [one for _, one, _ in queue]), strict=True):
+        answers: list[wire.SampleResponse] = []
+        for (request_id, one), drawn in zip(queue, draw(held.model, [one for _, one in queue]), strict=True):
             self.sequences[request_id] = (one.ids, drawn.ids)
             sequence = wire.SampledSequence(
                 stop_reason=wire.STOP_REASON_STOP if drawn.stopped else wire.STOP_REASON_LENGTH,
                 tokens=np.array(drawn.ids, np.int32).tobytes(),
                 logprobs=np.array(drawn.logprobs, np.float32).tobytes(),
             )
-            answer = wire.SampleResponse(sequences=[sequence])
+            answers.append(wire.SampleResponse(sequences=[sequence]))
             if self.tamper:
-                self.tamper(answer)
-            answers.append(answer.SerializeToString())
+                self.tamper(answers[-1])
         return answers
 
     # Results
 
     async def _on_retrieve_future(self, body: dict[str, Any]) -> web.Response | dict[str, Any]:
-        result = self._results.get(body["request_id"])
-        if result is None:
+        answer = await self._results.wait(body["request_id"])
+        if answer is None:
             raise _Refused(410, f"no result {body['request_id']}")
-        try:
-            answer = await asyncio.wait_for(asyncio.shield(result), POLL_SECONDS)
-        except TimeoutError:
-            return {"type": "try_again", "request_id": body["request_id"], "queue_state": "active"}
-        return web.Response(body=answer.body, content_type=answer.content_type)
+        return answer
 
     def _accept(self, request_id: str, work: Callable[[], Any]) -> dict[str, Any]:
-        """Do `work` on torch's thread, once for each `request_id`."""
-        if request_id not in self._results:
-            self._results[request_id] = result = asyncio.get_running_loop().create_future()
-            self._begin(self._finish(result, work))
+        self._results.do(request_id, work)
         return {"request_id": request_id}
 
     def _in_turn(self, model_id: str, seq_id: int, work: Callable[[], Any]) -> dict[str, Any]:
-        """Do `work` after that of all earlier requests of the model."""
-        request_id = f"{model_id}:{seq_id}"
-        if request_id not in self._results:
-            self._results[request_id] = result = asyncio.get_running_loop().create_future()
-            self._turns[model_id][seq_id] = lambda: self._begin(self._finish(result, work))
-            while begin := self._turns[model_id].pop(self._next[model_id], None):
-                self._next[model_id] += 1
-                begin()
-        return {"request_id": request_id, "model_id": model_id}
-
-    async def _finish(self, result: asyncio.Future[web.Response], work: Callable[[], Any]) -> None:
-        done = asyncio.get_running_loop().run_in_executor(self._torch, work)
-        await asyncio.wait((done,))
-        answer: Any = {"error": repr(done.exception()), "category": "server"} if done.exception() else done.result()
-        if isinstance(answer, wire.ForwardBackwardOutput):
-            result.set_result(web.Response(body=answer.SerializeToString(), content_type=PROTOBUF))
-        else:
-            result.set_result(web.json_response(answer))
-
-    def _begin(self, work: Any) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        return {"request_id": self._results.do_in_turn(model_id, seq_id, work), "model_id": model_id}
 
     def _number(self) -> int:
         self._count += 1
@@ -397,3 +376,8 @@ class TinkerServer:
         if sampler not in self._samplers:
             raise _Refused(404, f"no sampler {sampler}")
         return self._samplers[sampler]
+
+
+def _config_of(request: wire.ForwardBackwardRequest) -> Any:
+    """Return the settings of the loss, by the name that they have since SDK 0.26 or by the older one."""
+    return getattr(request, "loss_fn_config_v2", None) or request.loss_fn_config

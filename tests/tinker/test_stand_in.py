@@ -1,0 +1,51 @@
+"""The stand-in for Tinker: a fault of its own is final and tells where it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tinker
+from orl_core.errors import EngineError
+from orl_testing.tinker.server import TinkerServer
+from orl_tinker.options import TinkerOptions
+from orl_tinker.policy import Policy, Start, Update
+from tinker import AdamParams, ModelInput, SamplingParams
+
+IDS = ModelInput.from_ints([5, 6])
+
+
+async def _sampling(server: TinkerServer, policy: Policy) -> None:
+    server.tamper = lambda answer: answer.nothing  # pyright: ignore[reportAttributeAccessIssue]
+    await policy.sample(IDS, SamplingParams(max_tokens=2))
+
+
+async def _training(server: TinkerServer, policy: Policy) -> None:
+    bare: dict[str, Any] = {"target_tokens": [6, 7]}
+    await policy.update(Update([tinker.Datum(model_input=IDS, loss_fn_inputs=bare)], AdamParams()))
+
+
+async def _handling(server: TinkerServer, policy: Policy) -> None:
+    server.draws = None  # pyright: ignore[reportAttributeAccessIssue]
+    await policy.sample(IDS, SamplingParams(max_tokens=2))
+
+
+@pytest.mark.parametrize(
+    ("work", "fault"), [(_sampling, "AttributeError"), (_training, "KeyError"), (_handling, "AttributeError")]
+)
+async def test_fault_of_the_stand_in_ends_at_once(
+    checkpoint: Path, work: Callable[[TinkerServer, Policy], Awaitable[None]], fault: str
+):
+    async with TinkerServer() as server:
+        own = TinkerOptions(tinker_url=server.url, lora_rank=2)
+        async with Policy(own, Start(model=str(checkpoint), seed=1), 600.0) as policy:
+            await policy.refresh()
+            with pytest.raises(EngineError) as raised:
+                await asyncio.wait_for(work(server, policy), 20)
+    text = str(raised.value)
+    assert "Traceback" in text
+    assert fault in text
+    assert "server.py" in text or "model.py" in text
