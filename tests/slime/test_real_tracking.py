@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.kit.wandb_files import rows_of
 from tests.slime.host import of_slime
 from tests.slime.playing import Hosted, hosting
 
@@ -29,7 +28,6 @@ WANDB = {
     "wandb_key": None,
     "wandb_host": None,
 }
-BLOCK, FULL, LAST = 1 << 15, 1, 4
 TENSORBOARD = {"use_tensorboard": True, "tb_project_name": "orl", "tb_experiment_name": "tracked"}
 
 
@@ -55,31 +53,6 @@ async def tracked(hosted: Hosted, **changes: Any) -> None:
         host.hold_out("held_out", hosted.folder / "tasks.jsonl")
         host.log_evaluation(await asyncio.to_thread(host.evaluate))
         tracking.finish_tracking(host.args)
-
-
-def records_of(file: Path) -> Iterator[bytes]:
-    """The records of a W&B file, a log like LevelDB's: 7 bytes, then blocks of 32 KiB in pieces (CRC, length, kind)."""
-    data, at, whole = file.read_bytes(), 7, b""
-    while at + 7 <= len(data):
-        if (left := BLOCK - at % BLOCK) < 7:  # too short for a piece: padding
-            at += left
-            continue
-        _, length, kind = struct.unpack_from("<IHB", data, at)
-        whole += data[at + 7 : at + 7 + length]
-        at += 7 + length
-        if kind in (FULL, LAST):
-            yield whole
-            whole = b""
-
-
-def rows_of(file: Path) -> Iterator[dict[str, str]]:
-    """The logged rows: names and values in JSON."""
-    messages: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
-    for data in records_of(file):
-        record = messages.Record()
-        record.ParseFromString(data)
-        if record.WhichOneof("record_type") == "history":
-            yield {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
 
 
 async def test_metrics_of_an_environment_are_in_wandbs_offline_files(  # shows A15 E8 E9

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import wandb
 from msgspec import structs
 from orl_core.config import RunConfig
 from orl_core.errors import ConfigError
@@ -17,7 +18,10 @@ from orl_rollout.run_folder.contract import Run
 from orl_tinker.options import TinkerOptions, check_options
 from orl_tinker.plan import plan_run
 from orl_tinker.training import train
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.util.tensor_util import make_ndarray
 
+from tests.kit.wandb_files import rows_of
 from tests.tinker.serving import Served
 from tests.trl.fakes import Player, by_row, make_run, rows, summary
 
@@ -111,9 +115,31 @@ def test_plan_tells_what_a_run_would_do(server: Served, checkpoint: Path, tmp_pa
     assert server.server.draws == []
 
 
-def test_tracker_that_is_not_there_is_named(checkpoint: Path, tmp_path: Path):
-    run = make_run(tmp_path / "run", checkpoint, tensorboard=True)
-    assert any("TensorBoard" in note for note in plan_run(run).notes)
+def test_tensorboard_has_the_metrics(server: Served, checkpoint: Path, tmp_path: Path):  # shows E8 F17
+    run = run_at(server, tmp_path / "run", checkpoint, held_out=2, num_rollout=1, tensorboard=True)
+    trained(run)
+    events = EventAccumulator(str(run.folder / "tensorboard")).Reload()
+    for name in ("loss", "learning_rate", "toy/Env/judged", "toy/Env/success"):
+        (event,) = events.Tensors(f"train/{name}")
+        assert (event.step, make_ndarray(event.tensor_proto)) == (1, pytest.approx(rows(run)[1][name]))
+    assert [one.step for one in events.Tensors("eval/toy/Env/judged")] == [0, 1]
+
+
+@pytest.mark.slow
+def test_wandb_has_the_metrics(  # shows A15 E8
+    server: Served, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for name, value in {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "NETRC": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    run = run_at(server, tmp_path / "run", checkpoint, num_rollout=1, wandb_project="p")
+    trained(run)
+    wandb.teardown()  # its own process writes the end
+    (file,) = run.folder.glob("wandb/offline-run-*/*.wandb")
+    (logged,) = [row for row in rows_of(file) if "train/loss" in row]
+    (train,) = rows(run)
+    for name in ("loss", "learning_rate", "toy/Env/judged", "toy/Env/success"):
+        assert float(logged[f"train/{name}"]) == train[name]
+    assert logged["_step"] == "1"
 
 
 @pytest.mark.parametrize(("sdk", "refused"), [("0.24.1", True), ("0.9.0", True), ("0.25.0", False), ("1.0", False)])

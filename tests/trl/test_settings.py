@@ -6,15 +6,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-import orl_trl.run_plan.trackers
+import orl_rollout.run_folder.tracking
 import pytest
 import torch
 import wandb
 from msgspec import structs
 from orl_core.errors import ConfigError
+from orl_rollout.run_folder.tracking import tracking
 from orl_trl.run_plan.owned_flags import GROUPS, NAMES, OWNED
 from orl_trl.run_plan.settings import grpo_config, updates_per_step
-from orl_trl.run_plan.trackers import tracking
 
 from tests.trl.fakes import make_run
 
@@ -119,15 +119,15 @@ def no_login(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_login")
 def test_tracker_that_is_not_installed_is_refused_if_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(orl_trl.run_plan.trackers, "find_spec", lambda _module: None)
+    monkeypatch.setattr(orl_rollout.run_folder.tracking, "find_spec", lambda _module: None)
     asked: dict[str, Any]
     for asked in ({"wandb_project": "mine"}, {"tensorboard": True}):
         with pytest.raises(ConfigError, match="is not installed"):
             settings(tmp_path, **asked)
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     made = make_run(tmp_path, "m").config.trainer
-    assert orl_trl.run_plan.trackers.tracked_by(made).mode is None
-    assert "wandb" in orl_trl.run_plan.trackers.tracked_by(made).note
+    assert orl_rollout.run_folder.tracking.tracked_by(made).mode is None
+    assert "wandb" in orl_rollout.run_folder.tracking.tracked_by(made).note
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from orl_core.task import Task
 from orl_rollout.edge.secrets import PLATFORM_KEY, api_key, unset_in
 from orl_rollout.results.reward_function import load_reward
 from orl_rollout.run_folder.contract import Plan, Run
-from orl_rollout.run_folder.tracking import tracking_of
+from orl_rollout.run_folder.tracking import tracked_by
 from orl_rollout.runtime.player import load_player
 from orl_rollout.tasks.file import read_tasks
 
@@ -97,15 +97,9 @@ def plan_run(run: Run) -> Plan:
     return Plan(
         command="\n".join(filter(None, lines)),
         problems=tuple(filter(None, (key, _missing_key(run.config)))),
-        notes=(*unreported(run.config), *unset_in(run.config)),
+        notes=(*filter(None, (tracked_by(trainer).note,)), *unset_in(run.config)),
         engine=f"rollouts are sampled at {place}",
     )
-
-
-def unreported(config: RunConfig) -> tuple[str, ...]:
-    """Return a note if the user asks for a tracker, which this trainer does not have."""
-    wanted = tracking_of(config.trainer).requested or config.trainer.tensorboard
-    return ("tinker reports to metrics.jsonl alone, not to Weights & Biases or TensorBoard",) if wanted else ()
 
 
 def _missing_key(config: RunConfig) -> str:

@@ -30,6 +30,7 @@ from orl_rollout.run_folder import metrics_log
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.run_folder.logprob_drift import DIFFERENCE, LogprobDrift
 from orl_rollout.run_folder.summary import BROKE_OFF, Summary, SummaryFile
+from orl_rollout.run_folder.tracking import Report, reporting
 from orl_rollout.run_folder.training_metrics import with_common_names
 from orl_rollout.runtime.group_scores import compare
 from orl_rollout.runtime.runtime import RolloutRequest
@@ -38,7 +39,7 @@ from tinker import AdamParams
 
 from orl_tinker.engine import TinkerEngine
 from orl_tinker.options import own_options
-from orl_tinker.plan import Course, course_of, unreported
+from orl_tinker.plan import Course, course_of
 from orl_tinker.policy import Policy, Start, Trained, Update
 from orl_tinker.resume import Saved, write_checkpoint
 from orl_tinker.rows import Row, rows_of, tinker_datum, trained_ids
@@ -63,30 +64,28 @@ OpenPlayer = Callable[[Run, str], AbstractAsyncContextManager[Player]]
 def train(run: Run, open_player: OpenPlayer | None = None) -> None:
     """See `orl_tinker.train`. `open_player` opens the player: that of the run, or a test's."""
     course = course_of(run)
-    for note in unreported(run.config):
-        say(note)
-    with interrupt.listening():
-        interrupt.run(_train(run, course, open_player or _runtime_of))
+    with interrupt.listening(), reporting(run) as report:
+        interrupt.run(_train(run, course, open_player or _runtime_of, report))
 
 
 def _runtime_of(run: Run, model: str) -> AbstractAsyncContextManager[Player]:
     return open_runtime(run.config, model, run.folder, run.config.trainer.n_samples or 1)
 
 
-async def _train(run: Run, course: Course, open_player: OpenPlayer) -> None:
+async def _train(run: Run, course: Course, open_player: OpenPlayer, report: Report) -> None:
     own, patience = own_options(run.config.trainer), run.config.rollout.patience
     start = Start(model=course.model, seed=course.trainer.seed, path=course.saved.path if course.saved else "")
     async with Policy(own, start, patience) as policy, open_player(run, course.model) as player:
         if course.saved:
             say(f"continues {course.saved.path} after step {course.done}")
-        await Training(run, course, policy, player).run()
+        await Training(run, course, policy, player, report).run()
 
 
 class Training:
-    """One run on an open `policy` and `player`."""
+    """One run on an open `policy` and `player`; `report` takes the rows of its metrics."""
 
-    def __init__(self, run: Run, course: Course, policy: Policy, player: Player) -> None:
-        self._run, self._course, self._policy, self._player = run, course, policy, player
+    def __init__(self, run: Run, course: Course, policy: Policy, player: Player, report: Report) -> None:
+        self._run, self._course, self._policy, self._player, self._report = run, course, policy, player, report
         self._own = own_options(run.config.trainer)
         self._engine = TinkerEngine(policy.sample, run.config.rollout.patience)
         self._history = run.folder / "metrics.jsonl"
@@ -220,6 +219,7 @@ class Training:
         by_name = evaluation_metrics if kind == "eval" else training_metrics
         metrics = {**(more or {}), **by_name(map(stats_of, outcomes))}
         metrics_log.append(self._history, kind, step, metrics, seconds=seconds)
+        self._report(kind, step, metrics)
 
     async def _save(self) -> None:
         path = await self._policy.save(f"step-{self._steps}")

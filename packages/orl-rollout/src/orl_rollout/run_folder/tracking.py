@@ -1,24 +1,34 @@
-"""Decides how a run is reported to Weights & Biases. No trainer is known here, and wandb is not imported.
+"""Reports a run to Weights & Biases and TensorBoard. No trainer is known here.
 
-A run is reported if its user asks for it (a project, a run name, a mode) or has a key. The key is the variable, or the
-login that `wandb login` writes to the netrc file. Without a key, a run that asks is recorded offline.
+A run is reported to Weights & Biases if its user asks for it (a project, a run name, a mode) or has a key. The key is
+the variable, or the login that `wandb login` writes to the netrc file. Without a key, a run that asks is recorded
+offline. A trainer on a cluster reports by itself; the others need the packages here, and only if they are used.
 """
 
 from __future__ import annotations
 
 import netrc
 import os
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from orl_core.config import TrainerConfig
-from orl_core.errors import ConfigError
+from orl_core.errors import ConfigError, boundary
+
+from orl_rollout.logs import logger_of
+
+if TYPE_CHECKING:
+    from orl_rollout.run_folder.contract import Run
 
 WANDB_KEY = "WANDB_API_KEY"
 HOST = "https://api.wandb.ai"
+Report = Callable[[str, int, Mapping[str, float]], None]
+logger = logger_of("orl")
 
 
 class Tracking(Struct, frozen=True, kw_only=True):
@@ -58,3 +68,71 @@ def _is_logged_in() -> bool:
     with suppress(OSError, UnicodeDecodeError, netrc.NetrcParseError):
         return host in netrc.netrc(file).hosts
     return False
+
+
+def tracked_by(config: TrainerConfig) -> Tracking:
+    """Return `tracking_of` on this machine. Only a user who asks for it needs wandb.
+
+    Raises:
+        ConfigError: wandb or TensorBoard is asked for and not installed, or there is no key for `online`.
+    """
+    if config.tensorboard and find_spec("tensorboard") is None:
+        raise ConfigError(f"`tensorboard` is set, and {_install('tensorboard')}")
+    tracked = tracking_of(config)
+    if tracked.mode is None or find_spec("wandb") is not None:
+        return tracked
+    if tracked.requested:
+        raise ConfigError(f"Weights & Biases is asked for, and {_install('wandb')}")
+    return structs.replace(
+        tracked, mode=None, note=f"Weights & Biases is not used, although you have a key: {_install('wandb')}"
+    )
+
+
+def _install(extra: str) -> str:
+    return f"{extra} is not installed. Install it: uv pip install {extra}"
+
+
+@contextmanager
+def tracking(run: Run) -> Generator[Any]:
+    """Open the run at Weights & Biases, where libraries find it, and end it with the block. Yield it, or None.
+
+    The configuration goes there without secrets.
+    """
+    config = run.config.trainer
+    tracked = tracked_by(config)
+    if tracked.note:
+        logger.warning("%s", tracked.note)
+    if tracked.mode is None:
+        yield None
+        return
+    import wandb
+
+    with boundary(ConfigError, "opening the run at Weights & Biases"):
+        opened = wandb.init(
+            project=config.wandb_project or "orl",
+            name=config.wandb_run or run.folder.name,
+            mode=tracked.mode,
+            dir=str(run.folder),
+            config=run.config.public(),
+        )
+    with opened:
+        yield opened
+
+
+@contextmanager
+def reporting(run: Run) -> Generator[Report]:
+    """Open the trackers that the user asks for. Yield the function that takes the kind, step and metrics of a row."""
+    with tracking(run) as opened, ExitStack() as stack:
+        add: list[Callable[[dict[str, float], int], Any]] = [opened.log] if opened else []
+        if run.config.trainer.tensorboard:
+            from tensorboard.summary import Writer  # pyright: ignore[reportMissingTypeStubs]
+
+            writer: Any = Writer(str(run.folder / "tensorboard"))
+            stack.callback(writer.close)
+            add.append(lambda named, step: [writer.add_scalar(name, value, step) for name, value in named.items()])
+
+        def report(kind: str, step: int, metrics: Mapping[str, float]) -> None:
+            for one in add:
+                one({f"{kind}/{name}": value for name, value in metrics.items()}, step)
+
+        yield report

@@ -14,6 +14,7 @@ from orl_rollout.memory.model import config_of
 from orl_rollout.results.reward_function import load_reward
 from orl_rollout.run_folder.checkpoint import is_absent
 from orl_rollout.run_folder.contract import Plan, Run
+from orl_rollout.run_folder.tracking import tracked_by
 from orl_rollout.runtime.player import load_player
 
 from orl_trl.engine.engine_plan import engine_of
@@ -24,7 +25,6 @@ from orl_trl.run_plan.disk import disk_report
 from orl_trl.run_plan.gpu_memory import report
 from orl_trl.run_plan.resume import check_start, order_of, start_of
 from orl_trl.run_plan.settings import check_settings, grpo_config, optimizer_of, updates_per_step
-from orl_trl.run_plan.trackers import tracked_by
 from orl_trl.run_plan.training_plan import plan_of
 
 WEIGHTS = ("*.safetensors", "*.bin")

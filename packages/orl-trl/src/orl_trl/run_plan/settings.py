@@ -15,6 +15,7 @@ from orl_core.config import RunConfig, TrainerConfig
 from orl_core.errors import ConfigError, boundary
 from orl_core.text import did_you_mean
 from orl_rollout.run_folder.contract import Run
+from orl_rollout.run_folder.tracking import tracked_by
 from transformers import HfArgumentParser, Trainer
 from transformers.training_args import OptimizerNames
 from trl.trainer.grpo_config import GRPOConfig
@@ -23,7 +24,6 @@ from orl_trl.engine.engine_plan import split_options
 from orl_trl.engine.local_model import TINY
 from orl_trl.options import DEFAULTS, own_options
 from orl_trl.run_plan.owned_flags import NAMES, OWNED
-from orl_trl.run_plan.trackers import tracked_by
 
 if TYPE_CHECKING:
     from transformers.hf_argparser import DataClassType

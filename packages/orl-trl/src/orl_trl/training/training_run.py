@@ -19,6 +19,7 @@ from orl_rollout.edge import interrupt
 from orl_rollout.logs import say
 from orl_rollout.run_folder.checkpoint import lasting_name
 from orl_rollout.run_folder.contract import Run
+from orl_rollout.run_folder.tracking import tracking
 from orl_rollout.runtime.runtime import Runtime
 from orl_rollout.runtime.stack import open_runtime
 from orl_rollout.tokenizer.pretrained import load_pretrained
@@ -35,7 +36,6 @@ from orl_trl.options import TOKENS_PER_GPU, own_options
 from orl_trl.run_plan.gpu_memory import check_memory
 from orl_trl.run_plan.resume import check_start, order_of, start_of
 from orl_trl.run_plan.settings import check_settings, grpo_config, updates_per_step
-from orl_trl.run_plan.trackers import tracking
 from orl_trl.run_plan.training_plan import plan_of
 from orl_trl.training.importance import correct_ratios
 from orl_trl.training.rollouts import Player, Rollouts
