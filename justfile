@@ -5,6 +5,7 @@ set positional-arguments
 export PYTHONDONTWRITEBYTECODE := ""
 
 parallel := "-n auto --dist worksteal"
+quick := "not slime and not miles and not servers and not agents and not frameworks and not browser and not nodes and not smollm2 and not tasks and not slow"
 # tests of three packages that need a fourth one
 beyond := "--ignore=tests/rollout/memory/test_model.py --ignore=tests/core/test_config_reference.py --ignore=tests/rollout/edge/test_bombs.py --ignore=tests/gateway/test_branches.py --ignore=tests/gateway/test_unplayed.py"
 
@@ -87,17 +88,12 @@ fmt:
     uv run --extra trl --group dev ruff format
     uv run --extra trl --group dev ruff check --fix
 
-# format, style, import contracts, English, size, all checked only
+# format, style, import contracts, English, all checked only
 lint:
     uv run --extra trl --group dev ruff format --check
     uv run --extra trl --group dev ruff check
     uv run --extra trl --group dev lint-imports
     uv run --extra trl --group dev python -m tools.english
-    uv run --extra trl --group dev python -m tools.budget
-
-# the size of the tree: ceilings, and figures without one; --lower ISSUE writes budget.toml, once an issue
-budget *arguments:
-    uv run --extra trl --group dev python -m tools.budget --report "$@"
 
 # types
 types:
@@ -105,7 +101,7 @@ types:
 
 # the quick suite: few examples, nothing marked slow; arguments go to pytest: just test -k loop
 test *arguments:
-    HYPOTHESIS_PROFILE="${HYPOTHESIS_PROFILE:-quick}" uv run --extra trl --group dev pytest {{parallel}} -o faulthandler_timeout=120 -m "not slime and not miles and not servers and not agents and not frameworks and not browser and not nodes and not smollm2 and not tasks and not slow" "$@"
+    HYPOTHESIS_PROFILE="${HYPOTHESIS_PROFILE:-quick}" uv run --extra trl --group dev pytest {{parallel}} -m "{{quick}}" "$@"
 
 # every test, and which lines of the packages none of them runs
 coverage *arguments:
@@ -137,6 +133,11 @@ test-lowest *arguments:
     uv pip freeze --quiet --python .venv-lowest --exclude-editable > .venv-lowest/lowest.txt
     uv pip install --quiet --python .venv-lowest --constraint .venv-lowest/lowest.txt pytest pytest-asyncio pytest-xdist hypothesis anthropic mcp openai sglang-router tiktoken
     HYPOTHESIS_PROFILE="${HYPOTHESIS_PROFILE:-quick}" .venv-lowest/bin/python -m pytest {{parallel}} -m "not slow and not published and not slime and not miles and not servers and not agents and not browser" tests/core tests/rollout tests/gateway {{beyond}} "$@"
+
+# the quick suite with the newest versions, our upper bounds lifted, in .venv-newest; then the SDKs of Tinker. Names what breaks it
+test-newest *arguments:
+    HYPOTHESIS_PROFILE="${HYPOTHESIS_PROFILE:-quick}" uv run --extra trl --group dev python -m tests.newest {{parallel}} -m "{{quick}}" "$@"
+    uv run --extra trl --group dev python -m tests.tinker.sdks
 
 # the pages of orl view in Chromium: contrast, keyboard, widths, hostile text
 test-browser *arguments:

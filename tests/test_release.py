@@ -255,7 +255,7 @@ def steps(file: Path) -> list[dict[str, Any]]:
 
 
 def test_there_are_workflows() -> None:
-    assert [file.stem for file in WORKFLOWS] == ["check", "docs", "release", "wheels"]
+    assert [file.stem for file in WORKFLOWS] == ["check", "docs", "newest", "release", "wheels"]
 
 
 @pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.stem)
