@@ -5,7 +5,7 @@ set positional-arguments
 export PYTHONDONTWRITEBYTECODE := ""
 
 parallel := "-n auto --dist worksteal"
-quick := "not slime and not miles and not servers and not agents and not frameworks and not browser and not nodes and not smollm2 and not tasks and not slow"
+quick := '-o faulthandler_timeout=120 -m "not slime and not miles and not servers and not agents and not frameworks and not browser and not nodes and not smollm2 and not tasks and not slow"'
 # tests of three packages that need a fourth one
 beyond := "--ignore=tests/rollout/memory/test_model.py --ignore=tests/core/test_config_reference.py --ignore=tests/rollout/edge/test_bombs.py --ignore=tests/gateway/test_branches.py --ignore=tests/gateway/test_unplayed.py"
 
@@ -101,7 +101,7 @@ types:
 
 # the quick suite: few examples, nothing marked slow; arguments go to pytest: just test -k loop
 test *arguments:
-    HYPOTHESIS_PROFILE="${HYPOTHESIS_PROFILE:-quick}" uv run --extra trl --group dev pytest {{parallel}} -m "{{quick}}" "$@"
+    HYPOTHESIS_PROFILE="${HYPOTHESIS_PROFILE:-quick}" uv run --extra trl --group dev pytest {{parallel}} {{quick}} "$@"
 
 # every test, and which lines of the packages none of them runs
 coverage *arguments:
@@ -136,7 +136,7 @@ test-lowest *arguments:
 
 # the quick suite with the newest versions, our upper bounds lifted, in .venv-newest; then the SDKs of Tinker. Names what breaks it
 test-newest *arguments:
-    HYPOTHESIS_PROFILE="${HYPOTHESIS_PROFILE:-quick}" uv run --extra trl --group dev python -m tests.newest {{parallel}} -m "{{quick}}" "$@"
+    HYPOTHESIS_PROFILE="${HYPOTHESIS_PROFILE:-quick}" uv run --extra trl --group dev python -m tests.newest {{parallel}} {{quick}} "$@"
     uv run --extra trl --group dev python -m tests.tinker.sdks
 
 # the pages of orl view in Chromium: contrast, keyboard, widths, hostile text

@@ -140,9 +140,9 @@ pytest_collectreport = pytest_runtest_logreport
 
 
 def again(arguments: Sequence[str], tests: Sequence[str]) -> list[str]:
-    """Return the arguments that run `tests` alone, or only collect if there are none."""
+    """Return the arguments that run `tests` alone and side by side, or only collect if there are none."""
     kept = [word for word in arguments if not (tests and Path(word.partition("::")[0]).exists())]
-    return [*kept, "--quiet", "--no-header", "--tb=no", "-n", "0", *(tests or ["--collect-only"])]
+    return [*kept, "--quiet", "--no-header", "--tb=no", f"--maxprocesses={FIRST}", *(tests or ["--collect-only"])]
 
 
 def search(arguments: Sequence[str], tests: Sequence[str], old: Versions, new: Versions) -> Part:
