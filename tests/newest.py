@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[1]
 PLACE = ROOT / ".venv-newest"
 FAILED = "ORL_NEWEST_FAILED"  # names the file to which the ids of failed tests are appended
 FIRST = 3  # failed tests that run again
-SUITE_SECONDS, AGAIN_SECONDS, SEARCH_SECONDS = 3600.0, 300.0, 1800.0
+SUITE_SECONDS, AGAIN_SECONDS, SEARCH_SECONDS = 3600.0, 600.0, 3600.0
 OVERDUE = 124  # the exit code of a run that took too long
 
 Versions = Mapping[str, str]
