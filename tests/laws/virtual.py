@@ -27,6 +27,15 @@ class _Jumping(selectors.SelectSelector):
         return ready
 
 
+class ShiftedLoop(asyncio.SelectorEventLoop):
+    """Runs `ahead` seconds after the real clock: a test moves it on when its threads are inside."""
+
+    ahead = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.ahead
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
     """For `asyncio.Runner(loop_factory=VirtualLoop)`. `time()` begins at 0."""
 
@@ -42,6 +51,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._jumping.in_threads += 1
         running.add_done_callback(self._left_thread)
         return running
+
+    async def shutdown_default_executor(self, *timeout: Any) -> None:
+        self._jumping.in_threads += 1
+        await super().shutdown_default_executor(*timeout)
 
     def _left_thread(self, _: object) -> None:
         self._jumping.in_threads -= 1

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
-from typing import cast
 
 import pytest
 from hypothesis import given
@@ -31,10 +30,6 @@ def turns(trajectory: Trajectory) -> float:
     return len(trajectory.turns)
 
 
-async def later(trajectory: Trajectory) -> float:
-    return len(trajectory.turns)
-
-
 def two(trajectory: Trajectory, other: Trajectory) -> float:
     return len(trajectory.turns) + len(other.turns)
 
@@ -52,7 +47,7 @@ def named(reward: str, mode: str = "replace") -> RewardFunction:
 
 
 def of(function: Callable[..., object]) -> RewardFunction:
-    return RewardFunction(function=cast("Callable[..., float]", function))
+    return RewardFunction(name="m:f", function=function)
 
 
 def test_reward_function_replaces_reduction_and_is_clamped():
@@ -104,8 +99,7 @@ def test_what_ended_in_error_is_no_success_whatever_the_bar(reason: StopReason):
     [
         ("no_such_module:score", "install it"),
         (f"{HERE}:no_such_function", "AttributeError"),
-        (f"{HERE}:HERE", "is no plain function"),
-        (f"{HERE}:later", "is no plain function"),
+        (f"{HERE}:HERE", "is no function"),
         (f"{HERE}:two", "missing a required argument"),
     ],
 )
@@ -132,10 +126,16 @@ def test_outcome_of_any_return_value_is_finite_or_an_error(given_back: object):
     if finite:
         assert outcome.reward == float(given_back)  # type: ignore[arg-type]
     if outcome.trajectory.stop_reason is StopReason.ERROR:
-        assert "the reward function" in outcome.trajectory.error
+        assert "the reward function `m:f`" in outcome.trajectory.error
         assert not finite
         assert not outcome.success
         assert outcome.reward == 0.0
+
+
+@pytest.mark.parametrize("given_back", ["0.5", None, [1.0], float("nan"), 10**400])
+def test_value_that_is_no_number_is_named(given_back: object):
+    outcome = outcome_of(played([1.0]), environment(), NO_SECRETS, of(lambda _: given_back))
+    assert outcome.trajectory.error.startswith(f"the reward function `m:f`: ValueError: it returned {given_back!r}, ")
 
 
 @given(trajectory=trajectories)
@@ -152,7 +152,7 @@ def test_error_of_raising_function_does_not_train(trajectory: Trajectory):  # sh
     assert (outcome.reward, outcome.success) == (0.0, False)
     assert not any(any(datum.loss_mask) or datum.trainable for datum in outcome.datums)
     if trajectory.stop_reason is not StopReason.ERROR:
-        assert outcome.trajectory.error == "the reward function: KeyError: 'answer'"
+        assert outcome.trajectory.error == "the reward function `m:f`: KeyError: 'answer'"
 
 
 def test_reward_function_leaves_no_episode_unrewarded():

@@ -139,7 +139,7 @@ async def test_long_result_of_few_ids_is_searched_off_the_event_loop() -> None:
         outcome = await playing.play(RolloutRequest(task=task, rollout_id="k"), engine(1))
     finally:
         sys.setprofile(before)
-    assert "Runtime._judge" in seen
+    assert "Judging.judge" in seen
     assert "Scrubber.find_in" not in seen
     assert not outcome.trajectory.contains_secret
 

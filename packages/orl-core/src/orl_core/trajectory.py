@@ -163,7 +163,8 @@ class Turn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Trajectory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole of one rollout. `error` is the fault's one-line text where `stop_reason` is ERROR, else empty.
+    """The whole of one rollout. `error` is the fault's one-line text where `stop_reason` is ERROR, or says
+    that an ABORTED one was not judged; else it is empty.
 
     `stop_detail` is None where a budget, the environment, the host or a fault ended it.
     `messages` is how the episode began, as the environment said it, and `tools` are those that the model was told of;

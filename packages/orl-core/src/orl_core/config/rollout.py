@@ -35,6 +35,20 @@ class RolloutConfig(Budgets, Checked, frozen=True, kw_only=True, forbid_unknown_
             "once none succeeds for `patience`."
         ),
     ] = 0.5
+    reward_timeout: Annotated[
+        Seconds | None,
+        Meta(
+            description="Deadline of one call of your reward function, in seconds from its start; null: 300, or "
+            "`rollout_timeout` if that is less."
+        ),
+    ] = None
+    reward_concurrency: Annotated[
+        Positive | None,
+        Meta(
+            description="Calls of your reward function at once; null: 64 of an `async def`, else the cores plus 4. The "
+            "run ends after as many calls that never came back."
+        ),
+    ] = None
     journal: Annotated[str | None, Meta(description="Folder of the journal; null means the run's own folder.")] = None
     upload: Annotated[
         bool | None, Meta(description="Upload rollouts to OpenReward; null: of its own environments, if a key is set.")

@@ -270,14 +270,14 @@ def result_of(future: Future[T], seconds: float | None = None) -> T:
     return future.result(0)
 
 
-def on_thread(work: Callable[[], T]) -> Future[T]:
-    """Start `work` on a daemon thread, which does not keep the process alive."""
+def on_thread(work: Callable[[], T], what: str = "a bug in orl") -> Future[T]:
+    """Start `work` on a daemon thread, which does not keep the process alive. `what` as in `boundary`."""
     done: Future[T] = Future()
-    done.set_running_or_notify_cancel()  # the work continues if nobody waits any more
+    done.set_running_or_notify_cancel()  # a caller that is cancelled cannot cancel the work
 
     def target() -> None:
         try:
-            with boundary(OrlError, "a bug in orl"):
+            with boundary(OrlError, what):
                 done.set_result(work())
         except (OrlError, Interrupted) as exc:
             done.set_exception(exc)

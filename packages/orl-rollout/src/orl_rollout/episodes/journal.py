@@ -3,7 +3,8 @@
 A journal is the files `journal-*.jsonl.zst` of a folder. Each writer has files of its own, named by time and process,
 so that any number of processes share the folder. A record is one line of JSON in a zstd frame, appended by one `write`
 without fsync: it survives the death of the process, SIGKILL included, but not that of the machine. The reader skips
-torn records. Secrets are removed when an outcome is made, not here. The module knows nothing of its readers.
+torn records. A trajectory that waits for its judgement has a file of its own, `unjudged-*`, until it is judged: what a
+process leaves there is read as ABORTED. Secrets are removed by the callers, not here. The module knows no reader.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from io import FileIO
@@ -20,7 +22,7 @@ from typing import Any, Self
 
 import msgspec
 from msgspec import Struct, structs
-from orl_core.errors import OrlError, boundary
+from orl_core.errors import OrlError, RunAborted, boundary
 from orl_core.messages import TextBlock, ToolResult, text_of
 from orl_core.text import clean, map_strings, plain
 from orl_core.trajectory import Trajectory
@@ -35,6 +37,7 @@ logger = logger_of(__name__)
 
 VERSION = 1  # of a record's schema
 FILES = "journal-*.jsonl.zst"
+UNJUDGED_FILES = "unjudged-*.jsonl.zst"  # one trajectory each
 CUT = "\n[… cut here: the record is too large]"
 FILE_BYTES = 256 << 20  # a file is followed by the next before it grows beyond
 
@@ -79,31 +82,46 @@ class Journal:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    async def record(self, outcome: Outcome, *, step: int | None = None, replaced: bool = False) -> None:
+    async def record(
+        self, outcome: Outcome, *, step: int | None = None, replaced: bool = False, kept: Path | None = None
+    ) -> None:
         """Write one outcome; it is safe from the process's death on return. Readers leave out one that is `replaced`.
 
+        `kept` is the file that `keep` returned; it is removed.
+
         Raises:
-            OrlError: it cannot be written (a full disk); nothing of it is then left in the file.
+            RunAborted: it cannot be written (a full disk); nothing of it is then left in the file. It must not count,
+                and the next ones could not be recorded either.
         """
-        with boundary(OrlError, f"writing the journal in {self.folder}"):
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._record, outcome, step, replaced)
+        await self._on_thread(self._record, outcome, step, replaced, kept)
+
+    async def keep(self, unjudged: Outcome, step: int | None) -> Path:
+        """Write an outcome that waits for its judgement to a file of its own. Return the file.
+
+        Raises:
+            RunAborted: it cannot be written.
+        """
+        path = self.folder / UNJUDGED_FILES.replace("*", uuid.uuid4().hex)
+        await self._on_thread(self._keep, path, unjudged, step)
+        return path
 
     def close(self) -> None:
         """Write what was handed over, and close the file; nothing rests on it."""
         self._thread.shutdown()
         self._file.close()
 
-    def _record(self, outcome: Outcome, step: int | None, replaced: bool) -> None:
-        entry = Entry(
-            key=outcome.trajectory.job.rollout_id,
-            time=time.time(),
-            reward=outcome.reward,
-            success=outcome.success,
-            step=step,
-            replaced=replaced,
-            trajectory=outcome.trajectory,
-        )
-        self._append(frame(_line_of(entry)))
+    async def _on_thread(self, write: Callable[..., None], *args: Any) -> None:
+        with boundary(RunAborted, f"nothing can be recorded any more: writing the journal in {self.folder}"):
+            await asyncio.get_running_loop().run_in_executor(self._thread, write, *args)
+
+    def _keep(self, path: Path, unjudged: Outcome, step: int | None) -> None:
+        path.touch(0o600)
+        path.write_bytes(_frame_of(unjudged, step))
+
+    def _record(self, outcome: Outcome, step: int | None, replaced: bool, kept: Path | None) -> None:
+        self._append(_frame_of(outcome, step, replaced))
+        if kept is not None:
+            kept.unlink(missing_ok=True)
 
     def _append(self, record: bytes) -> None:
         if self._size and self._size + len(record) > self._file_bytes:
@@ -135,32 +153,64 @@ def journal_files(path: str | Path) -> list[Path]:
 
 
 def read_journal(path: str | Path, *, replaced: bool = False) -> Iterator[Entry]:
-    """Yield the entries of the journal at `path`, a folder or one file, in order.
+    """Yield the entries of the journal at `path`, a folder or one file, in order; last those that were never judged.
 
     Attempts that were replaced are left out, unless `replaced` is set. What is torn or foreign is skipped and logged.
 
     Raises:
         OrlError: a file cannot be read.
     """
+    unjudged = _unjudged(Path(path))
     for file in journal_files(path):
-        position = 0
-        with boundary(OrlError, f"reading the journal {file}"), file.open("rb") as records:
-            for record in read_frames(records):
-                _warn_of_gap(file, position, record.start)
-                position = record.end
-                try:
-                    entry = decode_entry(record.content)
-                except OrlError as fault:
-                    logger.warning("%s: the record at byte %d is skipped: %s", file, record.start, fault)
-                else:
-                    if replaced or not entry.replaced:
-                        yield entry
-            _warn_of_gap(file, position, file.stat().st_size)
+        with boundary(OrlError, f"reading the journal {file}"):
+            for entry in _entries(file):
+                if not entry.replaced:
+                    unjudged.pop(entry.key, None)  # the process died between the record and the end of the file
+                if replaced or not entry.replaced:
+                    yield entry
+    yield from unjudged.values()
+
+
+def _unjudged(folder: Path) -> dict[str, Entry]:
+    """Return what is not judged yet, by key."""
+    entries: dict[str, Entry] = {}
+    for file in sorted(folder.glob(UNJUDGED_FILES)):
+        with suppress(FileNotFoundError):  # it has been judged meanwhile
+            entries |= {entry.key: entry for entry in _entries(file)}
+    return entries
+
+
+def _entries(file: Path) -> Iterator[Entry]:
+    position = 0
+    with file.open("rb") as records:
+        for record in read_frames(records):
+            _warn_of_gap(file, position, record.start)
+            position = record.end
+            try:
+                entry = decode_entry(record.content)
+            except OrlError as fault:
+                logger.warning("%s: the record at byte %d is skipped: %s", file, record.start, fault)
+            else:
+                yield entry
+        _warn_of_gap(file, position, file.stat().st_size)
 
 
 def _warn_of_gap(file: Path, start: int, end: int) -> None:
     if end > start:
         logger.warning("%s: %d bytes at byte %d are no whole record: skipped", file, end - start, start)
+
+
+def _frame_of(outcome: Outcome, step: int | None, replaced: bool = False) -> bytes:
+    entry = Entry(
+        key=outcome.trajectory.job.rollout_id,
+        time=time.time(),
+        reward=outcome.reward,
+        success=outcome.success,
+        step=step,
+        replaced=replaced,
+        trajectory=outcome.trajectory,
+    )
+    return frame(_line_of(entry))
 
 
 def _line_of(entry: Entry) -> bytes:

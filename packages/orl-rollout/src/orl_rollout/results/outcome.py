@@ -60,7 +60,7 @@ def outcome_of(
         outcome = _outcome(trajectory, reduce_reward(trajectory, config), config, scrubber)
         return structs.replace(outcome, unrewarded=reward is None and _is_unrewarded(trajectory))
     try:
-        with boundary(OrlError, "the reward function"):
+        with boundary(OrlError, f"the reward function `{reward.name}`"):
             return _outcome(trajectory, reward.reward_of(trajectory, config), config, scrubber)
     except OrlError as fault:
         failed = structs.replace(trajectory, stop_reason=StopReason.ERROR, stop_detail=None, error=str(fault))

@@ -11,6 +11,7 @@ The folder of a run holds, whichever trainer made it:
                       name; `seconds` are those of the whole step, or of its rollouts alone if the trainer is on a
                       cluster, whose "update" holds the numbers of training (`training_metrics.py` names them)
     journal-*.jsonl.zst   every trajectory, with its ids; uploads.json says which of them have been uploaded
+    unjudged-*.jsonl.zst  a trajectory while the reward function judges it, and for ever if the process ends first
     tokenizer.json    the tokenizer of the ids in the journal, next to it
     trainer.log       the output of a trainer that runs in a process of its own
     engine.log        the output of an SGLang that TRL started

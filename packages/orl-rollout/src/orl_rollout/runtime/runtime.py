@@ -7,16 +7,14 @@ module knows no trainer.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol
 
 from msgspec import Struct, field, structs
-from orl_core.config import EnvironmentConfig, RunConfig
+from orl_core.config import RunConfig
 from orl_core.config.limits import limits_of
-from orl_core.errors import ConfigError, OrlError, RunAborted, boundary
+from orl_core.errors import ConfigError, OrlError, boundary
 from orl_core.render import Renderer
 from orl_core.task import PLAIN, Task
 from orl_core.trajectory import RolloutSpec, StopReason, Trajectory
@@ -28,9 +26,9 @@ from orl_rollout.loop.admission import AdaptiveLimiter, LimitedSession, Ticket
 from orl_rollout.loop.clock import Pause, give_up, never
 from orl_rollout.loop.engine import Engine
 from orl_rollout.loop.session import Session
-from orl_rollout.results.outcome import Outcome, outcome_of
-from orl_rollout.results.reward_function import load_reward
+from orl_rollout.results.outcome import Outcome
 from orl_rollout.runtime.circuit_breaker import CircuitBreaker
+from orl_rollout.runtime.judging import Judging
 from orl_rollout.runtime.player import Player, load_player
 from orl_rollout.tasks.plain import PlainSession
 
@@ -85,16 +83,14 @@ class Runtime:
         self._renderer = renderer
         self._client = client
         self._breaker = breaker
-        self._journal = journal
         refuse_repeats(config)
-        self._scrubber = Scrubber.of(config)
-        keep_out(self._scrubber)
+        scrubber = Scrubber.of(config)
+        keep_out(scrubber)
         for name in config.environments:
             for entry in unset_secrets(config, name):
                 logger.warning("%s: %s", name, unset(entry))
         check_renderer(config, renderer)
-        self._reward = load_reward(config)
-        self._judges = ThreadPoolExecutor(thread_name_prefix="orl-reward")
+        self._judging = Judging(config, scrubber, journal)
         self._player = player or load_player(config)
         self._may_replay = not (
             config.agent_config and config.agent_config.command
@@ -114,7 +110,8 @@ class Runtime:
         configuration forbids it or a program plays. The journal keeps the first attempt as one that was replaced.
 
         Raises:
-            RunAborted: too many rollouts of the run end in ERROR, or they cannot be recorded.
+            RunAborted: too many rollouts of the run end in ERROR, they cannot be recorded, or too many calls of the
+                reward function never came back.
             ConfigError: the task belongs to an environment that the configuration does not name.
         """
         task = request.task
@@ -132,31 +129,12 @@ class Runtime:
         replayed = self._may_replay and environment.replay and ticket.lost_midway(trajectory.error) and not stopped()
         if replayed:
             limiter.warnings.warn(f"{trajectory.error}: rollouts of {task.env_name} are played again")
-            await self._record(await self._judge(trajectory, environment), request.step, replaced=True)
+            await self._judging.judge(trajectory, environment, step=request.step, replaced=True)
             trajectory = await self._play(job, engine, ticket, stopped, pause)
-        outcome = self._check_rewarded(await self._judge(trajectory, environment))
-        outcome = structs.replace(outcome, replayed=replayed)
-        await self._record(outcome, request.step)
+        outcome = await self._judging.judge(trajectory, environment, step=request.step)
+        outcome = structs.replace(self._check_rewarded(outcome), replayed=replayed)
         self._breaker.saw(outcome.trajectory.error, lost_since=ticket.lost_since(trajectory.error))
         return outcome
-
-    async def _record(self, outcome: Outcome, step: int, *, replaced: bool = False) -> None:
-        """Write `outcome` to the journal.
-
-        Raises:
-            RunAborted: it cannot be written.
-        """
-        if self._journal is not None:
-            try:
-                await self._journal.record(outcome, step=step, replaced=replaced)
-            except OrlError as exc:  # it must not count, and the next ones could not be recorded either
-                raise RunAborted(f"nothing can be recorded any more: {exc}") from exc
-
-    async def _judge(self, trajectory: Trajectory, environment: EnvironmentConfig) -> Outcome:
-        """Judge the trajectory and clear it of secrets, off the event loop: texts may be long, and a function slow."""
-        running = asyncio.get_running_loop()
-        arguments = (trajectory, environment, self._scrubber, self._reward)
-        return await running.run_in_executor(self._judges, outcome_of, *arguments)
 
     def _check_rewarded(self, outcome: Outcome) -> Outcome:
         """Warn once for each environment that ended an episode without a reward, unless a comparison rewards it."""
