@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,11 @@ from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 from orl_core.config import decode_config
 from orl_core.datum import to_data
-from orl_core.errors import OrlError
+from orl_core.errors import OrlError, RunAborted
 from orl_core.trajectory import StopReason, Trajectory
+from orl_gateway.api import recorder as recorder_module
 from orl_gateway.api.recorder import Recorder, recording
+from orl_gateway.dialects.exchange import RequestRefused
 from orl_rollout.episodes.journal import Entry, read_journal
 from orl_rollout.run_folder.contract import GatewayAddress
 from orl_testing import SglangServer
@@ -129,13 +131,13 @@ async def test_repeated_delete_ends_one_session(model: str, tmp_path: Path) -> N
     assert {key: entry.reward for key, entry in by_session(tmp_path).items()} == {id_: 1.0, other: 0.0}
 
 
-SCORING, MAY_SCORE = threading.Event(), threading.Event()
+INSIDE, COMES_BACK = threading.Semaphore(0), threading.Event()
 
 
-def slow_reward(trajectory: Trajectory) -> float:
-    """A reward function that takes its time."""
-    SCORING.set()
-    assert MAY_SCORE.wait(60)
+def hanging_reward(trajectory: Trajectory) -> float:
+    """A reward function that waits for a judge that never answers."""
+    INSIDE.release()
+    COMES_BACK.wait(60)
     return 0.25
 
 
@@ -144,16 +146,56 @@ def exiting_reward(trajectory: Trajectory) -> float:
     sys.exit(2)
 
 
-async def test_slow_reward_function_stops_no_session(model: str, tmp_path: Path) -> None:
-    async with recorded(model, tmp_path, reward=f"{__name__}:slow_reward") as recorder:
-        token = await recorder.begin()
-        await chats(recorder.gateway.url, token)
-        ending = asyncio.ensure_future(recorder.end(token))
-        assert await asyncio.to_thread(SCORING.wait, 60)
-        await chats(recorder.gateway.url, await recorder.begin())
-        assert not ending.done()
-        MAY_SCORE.set()
-        assert (await ending)["reward"] == 0.25
+@pytest.fixture
+def hung() -> Generator[None]:
+    COMES_BACK.clear()
+    yield
+    COMES_BACK.set()
+
+
+@pytest.mark.usefixtures("hung")
+async def test_hanging_reward_function_stops_no_session(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three sessions are judged at once, and are on disk as they were sampled; one that hangs is so for ever."""
+    monkeypatch.setattr(recorder_module, "JUDGING_SECONDS", 0.1)
+    async with recorded(model, tmp_path, reward=f"{__name__}:hanging_reward") as recorder:
+
+        async def end() -> asyncio.Task[dict[str, Any]]:
+            token = await recorder.begin()
+            await chats(recorder.gateway.url, token)
+            return asyncio.ensure_future(recorder.end(token))
+
+        ends = [await end() for _ in range(3)]
+        for _ in ends:
+            assert await asyncio.to_thread(INSIDE.acquire, timeout=60)
+        assert [len(entry.trajectory.turns) for entry in read_journal(tmp_path)] == [2] * 3
+        COMES_BACK.set()
+        assert [summary["reward"] for summary in await asyncio.gather(*ends)] == [0.25] * 3
+        COMES_BACK.clear()
+        late = await end()
+        assert await asyncio.to_thread(INSIDE.acquire, timeout=60)
+    with pytest.raises(asyncio.CancelledError):
+        await late
+    endings = [(entry.reward, entry.trajectory.ending) for entry in read_journal(tmp_path)]
+    assert endings == [(0.25, "finished")] * 3 + [(0.0, "aborted")]
+
+
+@pytest.mark.usefixtures("hung")
+async def test_reward_functions_that_never_end_end_the_gateway(model: str, tmp_path: Path) -> None:
+    limits = {"reward_timeout": 0.2, "reward_concurrency": 2, "upload": False}
+    async with recorded(model, tmp_path, reward=f"{__name__}:hanging_reward", rollout=limits) as recorder:
+        tokens = [await recorder.begin() for _ in range(2)]
+        for token in tokens:
+            await chats(recorder.gateway.url, token)
+        summary = await recorder.end(tokens[0])
+        assert (summary["ending"], summary["turns"]) == ("error", 2)
+        assert not recorder.failed.done()
+        with pytest.raises(RequestRefused):
+            await recorder.end(tokens[1])
+        with pytest.raises(RunAborted, match="hanging_reward"):
+            await recorder.failed
+    assert [one.trajectory.stop_reason for one in read_journal(tmp_path)] == [StopReason.ERROR, StopReason.ABORTED]
 
 
 async def test_reward_function_that_exits_is_an_error(model: str, tmp_path: Path) -> None:

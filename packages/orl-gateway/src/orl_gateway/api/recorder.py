@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import AsyncGenerator, Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,7 +20,7 @@ from aiohttp import web
 from msgspec import Struct
 from orl_core.config import RunConfig
 from orl_core.config.limits import context_tokens_of, limits_of
-from orl_core.errors import OrlError, RunAborted, boundary
+from orl_core.errors import OrlError, boundary
 from orl_core.messages import ToolCall, ToolResult
 from orl_core.render import Renderer
 from orl_core.task import Task
@@ -31,10 +30,10 @@ from orl_rollout.edge.secrets import Scrubber
 from orl_rollout.episodes.journal import Journal
 from orl_rollout.loop.engine import Engine
 from orl_rollout.loop.session import Opening
-from orl_rollout.results.outcome import Outcome, outcome_of
-from orl_rollout.results.reward_function import load_reward
+from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder.config_file import write_config
 from orl_rollout.run_folder.contract import GatewayAddress
+from orl_rollout.runtime.judging import Judging
 from orl_rollout.runtime.runtime import check_renderer
 from orl_rollout.runtime.stack import SharedState
 from orl_rollout.sglang.client import SglangEngine, Timeouts
@@ -43,6 +42,7 @@ from orl_gateway.api.gateway import Gateway, key_of, read_whole
 from orl_gateway.dialects.exchange import RequestRefused
 from orl_gateway.episode.episode import Episode
 
+JUDGING_SECONDS = 10.0  # for the judgement of sessions that the end of the gateway ends
 ENDED = 1024  # sessions whose outcome a repeated DELETE gets again
 
 
@@ -100,13 +100,12 @@ class Recorder:
         self._renderer = renderer
         self._engine = engine
         self.journal = journal
-        self._reward = load_reward(config)
-        self._scrubber = Scrubber.of(config)
+        self._judging = Judging(config, Scrubber.of(config), journal)
         (self._name,) = config.environments
         self._sessions: dict[str, _Recorded] = {}
         self._ended: dict[tuple[str, str], asyncio.Future[dict[str, Any]]] = {}  # by token and id, the newest ones
-        self._scorer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="orl-reward")
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._held: set[asyncio.Task[None]] = set()
+        self._judged: set[asyncio.Task[None]] = set()
         self._begun = 0
         self._closing = False
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -124,8 +123,10 @@ class Recorder:
         with interrupt.held():  # what was sampled is written
             for session in self._sessions.values():
                 session.ended.set()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-            self._scorer.shutdown(wait=False, cancel_futures=True)
+            await asyncio.gather(*self._held, return_exceptions=True)
+            with suppress(TimeoutError):  # what is late stays on disk as it was sampled
+                async with asyncio.timeout(JUDGING_SECONDS):
+                    await asyncio.gather(*self._judged, return_exceptions=True)
             await self.gateway.__aexit__(*exc)
 
     async def begin(self, token: str | None = None) -> str:
@@ -146,9 +147,7 @@ class Recorder:
         session = _Recorded(episode=episode, own=own, ended=asyncio.Event(), summary=summary)
         token = self.gateway.add(episode, token)
         self._sessions[token] = session
-        held = asyncio.ensure_future(self._hold(token, session))
-        self._tasks.add(held)
-        held.add_done_callback(self._tasks.discard)
+        _start(self._hold(token, session), self._held)
         return token
 
     async def end(self, token: str, reward: float | None = None, id_: str = "") -> dict[str, Any]:
@@ -190,19 +189,21 @@ class Recorder:
                 await self.begin(token)
             await episode.retries.close()
             await episode.finish()
-        environment = self._config.environments[self._name]
-        outcome = await asyncio.get_running_loop().run_in_executor(
-            self._scorer, outcome_of, episode.trajectory(), environment, self._scrubber, self._reward
-        )
+        _start(self._judge(session), self._judged)
+
+    async def _judge(self, session: _Recorded) -> None:
+        """Judge and record a session that has ended."""
+        episode, environment = session.episode, self._config.environments[self._name]
         try:
-            if episode.began:
-                await self.journal.record(outcome)
+            outcome = await self._judging.judge(episode.trajectory(), environment, recorded=episode.began)
             session.summary.set_result(_summary(outcome))  # without the trajectory, which may be large
         except OrlError as exc:
             session.summary.set_exception(RequestRefused(f"the session cannot be recorded: {exc}", status=500))
             session.summary.exception()  # read, if nobody waits
             if not self.failed.done():
-                self.failed.set_exception(RunAborted(f"nothing can be recorded any more: {exc}"))
+                self.failed.set_exception(exc)
+        finally:
+            session.summary.cancel()  # nobody waits for a judgement that was cut off
 
     async def _post(self, http: web.Request) -> web.Response:
         """Begin a session for who has the key."""
@@ -231,6 +232,13 @@ class Recorder:
         with boundary(RequestRefused, "reading the body"):
             reward = msgspec.json.decode(body or b"{}", type=_End).reward
         return web.json_response(await self.end(token, reward, id_))
+
+
+def _start(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
+    """Start `work` and keep its task in `tasks` until it ends."""
+    task = asyncio.ensure_future(work)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
 
 
 def _summary(outcome: Outcome) -> dict[str, Any]:
