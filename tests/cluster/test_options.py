@@ -51,6 +51,7 @@ def test_context_of_a_run(
         ({}, 1800, False),
         ({"rollout_timeout": 3000}, 3600, True),
         ({"patience": 2500}, 3600, True),
+        ({"reward_timeout": 2000}, 3600, True),
     ],
 )
 def test_stall_timeout_outlasts_a_silent_rollout(rollout: dict[str, float], seconds: float, *, refused: bool) -> None:

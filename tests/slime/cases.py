@@ -7,10 +7,12 @@ model wins once and gives up once, if nothing goes wrong.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from orl_core.trajectory import StopReason, Trajectory
 from orl_testing import Fault, FaultKind
 
 WON, LOST = 0.7071, -0.7071
@@ -83,7 +85,22 @@ CASES = (
     Case(name="11 the engine refuses", faults=(_REFUSED,), **_NONE),
     Case(name="12 metadata is a string", args={"metadata_key": "prompt"}, raises="its metadata is no task"),
     Case(name="13 a column of tools is looked for", args={"tool_key": "tools"}),
+    Case(
+        name="14 the reward function hangs on a rollout",
+        config={"reward": f"{__name__}:hangs_once", "rollout": {"max_nudges": 1, "reward_timeout": 0.5}},
+        statuses="completed failed truncated truncated",
+        rewards=(0.0, 0.0, 0.0, 1.0),
+        **_ONE_FAILED,
+    ),
 )
+
+
+async def hangs_once(trajectory: Trajectory) -> float:
+    """Reward who won, but never who won the first task."""
+    won = trajectory.stop_reason is StopReason.FINISHED
+    if won and trajectory.job.task.index == 0:
+        await asyncio.Event().wait()
+    return float(won)
 
 
 def check(case: Case, groups: list[list[Any]], data: dict[str, Any], requests: list[Any]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import msgspec
@@ -17,6 +16,7 @@ from orl_core.errors import OrlError, boundary
 from orl_core.messages import Message
 from orl_core.reward import group_rewards
 from orl_core.trajectory import Trajectory
+from orl_rollout.edge.interrupt import on_thread
 from orl_rollout.logs import logger_of
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.runtime.group_scores import Group, candidate, metrics_of_groups, score_groups
@@ -51,8 +51,8 @@ def compare(args: Any, samples: Sequence[Any], rewards: Sequence[float]) -> list
         if OFFERED in sample.metadata:
             groups.setdefault(sample.group_index, []).append(sample)
     try:
-        with boundary(OrlError, "scoring groups"), ThreadPoolExecutor(1) as thread:
-            per_group = thread.submit(asyncio.run, _scores(config, list(groups.values()))).result()
+        with boundary(OrlError, "scoring groups"):
+            per_group = on_thread(lambda: asyncio.run(_scores(config, list(groups.values())))).result()
     except OrlError as fault:
         logger.warning("%s; all rollouts keep their own rewards", fault)
         per_group = [None] * len(groups)

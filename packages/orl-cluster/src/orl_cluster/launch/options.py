@@ -95,11 +95,12 @@ def resolve(name: str, config: RunConfig, extra: Sequence[str]) -> RunConfig:
     """
     config.trainer.section(name, CheckoutOptions)
     timeout = cluster_of(config.trainer).stall_timeout
-    least = config.rollout.rollout_timeout + config.rollout.patience + STALL_MARGIN
+    limits = config.rollout
+    least = limits.rollout_timeout + (limits.reward_timeout or 0.0) + limits.patience + STALL_MARGIN
     if timeout < least:
         raise ConfigError(
-            f"`trainer.cluster.stall_timeout` is {timeout:g}, below `rollout_timeout` + `patience` + {STALL_MARGIN:g}: "
-            f"it would end a healthy run. Set it to {least:g} or more"
+            f"`trainer.cluster.stall_timeout` is {timeout:g}, below `rollout_timeout`, `reward_timeout`, `patience` "
+            f"and {STALL_MARGIN:g} together: it would end a healthy run. Set it to {least:g} or more"
         )
     words = merge({}, config.trainer.own_flags, extra)
     return with_context(config, number(value_of(words, CONTEXT_PARALLEL), CONTEXT_PARALLEL) or 1)
