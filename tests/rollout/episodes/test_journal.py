@@ -4,6 +4,7 @@ import asyncio
 import logging
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -84,6 +85,14 @@ asyncio.run(main(sys.argv[1]))
             thread.join(30)
     assert [other.wait(60) for other in others] == [0, 0]
     assert sorted(entry.key for entry in read_journal(tmp_path)) == sorted(f"{n}{i}" for n in "abcd" for i in range(20))
+
+
+def test_writers_on_two_nodes_have_files_of_their_own(tmp_path, monkeypatch):
+    """Containers of one image begin at the same time under the same number."""
+    for host in ("one", "other"):
+        monkeypatch.setattr(socket, "gethostname", lambda host=host: host)
+        Journal(tmp_path).close()
+    assert [file.name.split("-")[2] for file in journal_files(tmp_path)] == ["one", "other"]
 
 
 async def test_a_full_disk_says_so_and_leaves_nothing_of_the_record(tmp_path):

@@ -1,16 +1,18 @@
 """The journal: every trajectory as one record of JSON, on disk when `record` returns.
 
-A journal is the files `journal-*.jsonl.zst` of a folder. Each writer has files of its own, named by time and process,
-so that any number of processes share the folder. A record is one line of JSON in a zstd frame, appended by one `write`
-without fsync: it survives the death of the process, SIGKILL included, but not that of the machine. The reader skips
-torn records. A trajectory that waits for its judgement has a file of its own, `unjudged-*`, until it is judged: what a
-process leaves there is read as ABORTED. Secrets are removed by the callers, not here. The module knows no reader.
+A journal is the files `journal-*.jsonl.zst` of a folder. Each writer has files of its own, named by time, host and
+process, so that any number of processes on several nodes share the folder. A record is one line of JSON in a zstd
+frame, appended by one `write` without fsync: it survives the death of the process, SIGKILL included, but not that of
+the machine. The reader skips torn records. A trajectory that waits for its judgement has a file of its own,
+`unjudged-*`, until it is judged: what a process leaves there is read as ABORTED. Secrets are removed by the callers,
+not here. The module knows no reader.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -68,7 +70,7 @@ class Journal:
     def __init__(self, folder: str | Path, *, file_bytes: int = FILE_BYTES) -> None:
         self.folder = Path(folder)
         self._file_bytes = file_bytes
-        self._began = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"
+        self._began = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{socket.gethostname()}-{os.getpid()}"
         self._files = 0  # names that were tried
         self._size = 0
         with boundary(OrlError, f"opening a journal in {folder}"):
