@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from orl_cluster.hooks.group_scores import OFFERED, SCORED, store_conversation
 from orl_cluster.hooks.samples import fill, split
-from orl_cluster.hooks.worker import aclose
+from orl_cluster.hooks.worker import aclose, run_of
 from orl_core.errors import ConfigError, RunAborted
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder.metrics_log import read
@@ -225,6 +225,14 @@ async def test_a_run_that_is_over_fails_lists_and_is_told_by_every_log(
         log_rollout(0, args, [sample], None, 1.0)
     with pytest.raises(RunAborted, match=option):
         log_eval(0, args, {"held_out": {"samples": []}})
+
+
+def test_evaluations_have_steps_in_a_process_that_plays_no_training(tmp_path: Path):
+    """Where slime plays on several nodes, its manager evaluates and logs."""
+    run = run_of(Namespace(orl_folder=str(tmp_path)))
+    assert run.step(0, evaluation=True) == 0
+    log_rollout(6, Namespace(orl_folder=str(tmp_path)), one_sample(), None, 1.0)
+    assert run.step(6, evaluation=True) == 7
 
 
 async def test_a_row_that_the_trainer_plays_recovers_from_a_failure(

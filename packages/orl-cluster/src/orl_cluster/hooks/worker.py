@@ -76,11 +76,12 @@ class RunState:
         """Return the step, from 1, of the trainer's batch `batch`, from 0; None where the trainer does not say.
 
         Then it is the step after the latest one that was logged. An evaluation belongs to the batch before it; trainers
-        give the evaluation before all training a batch's number too.
+        give the evaluation before all training a batch's number too. A process that evaluates may play no training and
+        log it.
         """
         if batch is None:
             return self.batches + (not evaluation)
-        self._training = self._training or not evaluation
+        self._training = self._training or not evaluation or self.first is not None
         return batch + self._training
 
 
