@@ -1,6 +1,6 @@
 """Real slime's rollout code on a CPU: data source, rollout function and conversion to training data, no Ray, no GPU.
 
-What slime imports from SGLang in the process of the rollout manager is stubbed: names only, never called here.
+What slime imports from SGLang, and from its queue, is stubbed: names only, never called here.
 """
 
 from __future__ import annotations
@@ -8,10 +8,12 @@ from __future__ import annotations
 import importlib
 import sys
 from argparse import Namespace
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from orl_cluster.launch.machine.probe import finds
+from orl_slime.probe import EVALUATES, features_of
 
 from tests.slime.playing import close_loop
 
@@ -27,6 +29,9 @@ STUBS = {
     "sglang.srt.utils": ("kill_process_tree",),
     "sglang_router": (),
     "sglang_router.launch_router": ("RouterArgs",),
+    "slime.data.tensor": ("TensorRef",),
+    "straw": (),
+    "straw.protocol": ("CommitReceipt",),
 }
 
 
@@ -51,7 +56,7 @@ MOVED = {
 def of_slime(name: str) -> Any:
     """Return what slime has under a dotted name, or under the one that it had until 0.3.1."""
     install_stubs()
-    if find_spec("slime.observability") is None:
+    if not finds("slime.observability"):
         old = next((old for old in MOVED if name.startswith(old)), "")
         name = MOVED.get(old, "") + name.removeprefix(old)
     module, _, attribute = name.rpartition(".")
@@ -80,9 +85,10 @@ _DATA = {
     "rollout_max_prompt_len": None,
     "dump_details": None,
     "buffer_filter_path": None,
-    "data_source_path": "slime.rollout.data_source.RolloutDataSourceWithBuffer",
 }
 _ENGINES = {
+    "rollout_data_transport": "object-store",
+    "rollout_health_check_timeout": 10.0,
     "sglang_server_concurrency": 64,
     "rollout_num_gpus": 1,
     "rollout_num_gpus_per_engine": 1,
@@ -128,6 +134,8 @@ _HOOKS = {
     "rollout_sample_hook_path": None,
     "custom_rollout_log_function_path": "orl_slime.hooks.log_rollout",
     "custom_eval_rollout_log_function_path": "orl_slime.hooks.log_eval",
+    "custom_reward_post_process_path": "orl_slime.hooks.post_process",
+    "custom_convert_samples_to_train_data_path": None,
 }
 _TRACKING = {
     "use_wandb": False,
@@ -140,11 +148,36 @@ _ESTIMATOR = {"advantage_estimator": "grpo", "rewards_normalization": True, "grp
 _DEFAULTS: dict[str, Any] = _DATA | _ENGINES | _ROLLOUTS | _HOOKS | _TRACKING | _ESTIMATOR
 
 
+def features() -> list[str]:
+    """Return what our probe finds in the checkout."""
+    return features_of(str(Path(of_slime("slime.__file__")).parents[1]))
+
+
+def sources() -> str:
+    """Return slime's module of data sources."""
+    return "slime.data.data_source" if finds("slime.data.data_source") else "slime.rollout.data_source"
+
+
+def converter(args: Namespace) -> Any:
+    """Return what makes training data of samples: a BatchBuilder where slime has one, else the manager.
+
+    The manager converts where routing is replayed: the BatchBuilder reads fields that only the newest Sample has.
+    """
+    if finds("slime.data.batch_builder") and not args.use_rollout_routing_replay:
+        return of_slime("slime.data.batch_builder.BatchBuilder")(args).convert
+    manager = object.__new__(of_slime("slime.ray.rollout.RolloutManager").__ray_metadata__.modified_class)
+    manager.args, manager.custom_convert_samples_to_train_data_func = args, None
+    post_process = args.custom_reward_post_process_path
+    manager.custom_reward_post_process_func = of_slime(post_process) if post_process else None
+    return manager._convert_samples_to_train_data
+
+
 def arguments(checkpoint: Path, tasks: Path, engine_url: str, orl_config: dict[str, Any], **changes: Any) -> Namespace:
     """slime's parsed arguments, as far as its rollout code reads them."""
     host, _, port = engine_url.removeprefix("http://").partition(":")
     fields: dict[str, Any] = {
         "hf_checkpoint": str(checkpoint),
+        "data_source_path": f"{sources()}.RolloutDataSourceWithBuffer",
         "prompt_data": str(tasks),
         "sglang_router_ip": host,
         "sglang_router_port": int(port),
@@ -158,7 +191,6 @@ class Host:
 
     def __init__(self, args: Namespace) -> None:
         install_stubs()
-        from slime.ray.rollout import RolloutManager
         from slime.utils import http_utils
         from slime.utils.misc import SingletonMeta, load_function
 
@@ -168,10 +200,6 @@ class Host:
         self.args = args
         self.source = load_function(args.data_source_path)(args)
         self.metrics: dict[str, Any] | None = None
-        self._manager = object.__new__(RolloutManager.__ray_metadata__.modified_class)
-        self._manager.args = args
-        self._manager.custom_convert_samples_to_train_data_func = None
-        self._manager.custom_reward_post_process_func = load_function("orl_slime.hooks.post_process")
 
     def rollout(self, rollout_id: int = 0) -> list[list[Any]]:
         """The groups of one rollout, as slime's manager gets them."""
@@ -190,12 +218,13 @@ class Host:
         from slime.rollout.base_types import call_rollout_fn
         from slime.utils.misc import load_function
 
-        play = load_function("slime.rollout.sglang_rollout.generate_rollout")  # what --eval-function-path has to name
-        return call_rollout_fn(play, self.args, rollout_id, self.source, evaluation=True).data
+        own = EVALUATES in features()  # else --eval-function-path has to name the other
+        path = self.args.rollout_function_path if own else "slime.rollout.sglang_rollout.generate_rollout"
+        return call_rollout_fn(load_function(path), self.args, rollout_id, self.source, evaluation=True).data
 
     def train_data(self, groups: list[list[Any]]) -> dict[str, Any]:
         """Return what the trainer gets."""
-        return self._manager._convert_samples_to_train_data(_flat(groups))
+        return converter(self.args)(_flat(groups))
 
     def log(self, groups: list[list[Any]], rollout_id: int = 0) -> None:
         """Do what the manager does with the groups before it converts them."""

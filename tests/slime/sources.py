@@ -6,13 +6,16 @@ import importlib
 from argparse import Namespace
 from typing import Any
 
+from tests.slime.host import sources
+
 
 class LastFirst:
     """Draws the last tasks first, from the trainer's own source. It is no subclass of it."""
 
     def __init__(self, args: Namespace) -> None:
-        trainer = "miles" if hasattr(args, "miles_router_timeout") else "slime"
-        own = importlib.import_module(f"{trainer}.rollout.data_source")
+        own = importlib.import_module(
+            "miles.rollout.data_source" if hasattr(args, "miles_router_timeout") else sources()
+        )
         self._args, self._own, self.filtered = args, own.RolloutDataSourceWithBuffer(args), 0
         self._waiting: list[list[Any]] = []
 

@@ -211,6 +211,26 @@ def test_fully_async_run_evaluates_by_the_other_function(orl: Orl, working: Path
     assert "--eval-function-path a.b" in own
 
 
+# shows A19
+def test_fully_async_run_of_newest_slime_filters_and_evaluates(orl: Orl, working: Path) -> None:
+    """It does not evaluate if it plays on several nodes, and its queue stores no advantages of turns."""
+    newest = working.parent / "newest"
+    shutil.copytree(STAND_INS["slime"], newest)
+    (newest / "slime" / "rollout").mkdir()
+    source = "eval_rollout = 'of slime.rollout.sglang_rollout'\nfilter = 'dynamic_sampling_filter_path'\n"
+    (newest / "slime" / "rollout" / "fully_async_rollout.py").write_text(source, encoding="utf-8")
+    apart = [*APART, "--slime-path", str(newest)]
+    own = ["--", *FULLY_ASYNC, "--dynamic-sampling-filter-path", "orl_slime.hooks.has_signal"]
+    held_out, straw = planning.held_out(working), ["--rollout-data-transport", "straw"]
+    plan = orl.planned(*apart, *own, config=held_out)
+    assert "--dynamic-sampling-filter-path orl_slime.hooks.has_signal" in plan
+    assert "--eval-function-path" not in plan
+    nodes = orl.planned(*apart, *own, *straw, config=held_out)
+    assert "--eval-function-path slime.rollout.sglang_rollout.generate_rollout" in nodes
+    turns = ["--set", "turn_advantages=true"]
+    assert "straw stores no `turn_advantages`" in orl.refused(*apart, *turns, *own, *straw)
+
+
 @pytest.mark.slow
 def test_reward_function_is_loaded_by_trainers_python(orl: Orl, working: Path) -> None:  # shows A17 F13
     """The trainer's Python may have other modules than this one; the working folder is searched in both."""

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from orl_cluster.hooks.worker import aclose
 from orl_core.errors import RunAborted
+from orl_slime.probe import FILTERS
 from orl_testing import Fault, FaultKind, SglangServer
 
 from tests.slime import episode
-from tests.slime.host import of_slime
+from tests.slime.host import features, of_slime
 from tests.slime.playing import Hosted, hosting
 
 pytestmark = pytest.mark.slime
@@ -102,6 +103,19 @@ async def test_10_two_loops_have_own_clients_and_aborted_is_reset(hosted: Hosted
     assert {sample.status.value for sample in group} <= {"completed", "truncated"}
     assert all(sum(mask) for mask in data["loss_masks"])
     assert len(evaluated["held_out"]["rewards"]) == 16
+
+
+# shows A19
+async def test_10_a_filter_is_obeyed_where_our_probe_says_so(hosted: Hosted):
+    """Where it is not, the launcher refuses the option: without signal, the group trains."""
+    refusal = Fault(kind=FaultKind.STATUS, status=400, message="no", at=0)
+    flags = {"dynamic_sampling_filter_path": "orl_slime.hooks.has_signal", "sglang_server_concurrency": 2}
+    with hosted(hosting, [refusal], **ASYNC, **flags) as (host, _), working(host):
+        groups = await asyncio.wait_for(asyncio.to_thread(host.rollout), 60)
+        data = host.train_data(groups)
+    obeys = FILTERS in features()
+    assert (host.metrics or {}).get("rollout/dynamic_filter/drop_too_few_train", 0) == obeys
+    assert all(any(mask) for mask in data["loss_masks"]) == obeys
 
 
 async def test_10_a_dead_environment_ends_a_run_whose_worker_swallows_exceptions(hosted: Hosted):

@@ -1,7 +1,7 @@
 """slime's hooks for rewards, the dynamic filter and logs: `orl_cluster.hooks.trainer_hooks` with slime's modules.
 
-Our reward hooks replace slime's normalisation, which takes an uneven batch for one group and lets failures into the
-baseline.
+Our reward hooks replace slime's normalisation, which lets failures into the baseline and, until autumn 2026, takes an
+uneven batch for one group.
 """
 
 from __future__ import annotations

@@ -22,10 +22,11 @@ from orl_rollout.run_folder.contract import Run
 
 from orl_slime import critic
 from orl_slime.advantages import TURN_ADVANTAGES
-from orl_slime.probe import REPLAYS, obstacle
+from orl_slime.probe import EVALUATES, FILTERS, REPLAYS, obstacle
 
 ADVANTAGES = "--custom-advantage-function-path"
 ROLLOUT, EVALUATION, FILTER = "--rollout-function-path", "--eval-function-path", "--dynamic-sampling-filter-path"
+TRANSPORT, STRAW = "--rollout-data-transport", "straw"
 PRINT_SHAPE = 'source "$1" >/dev/null && printf "%s\\0" "${MODEL_ARGS[@]}"'
 
 
@@ -44,8 +45,7 @@ def _command_of(installation: Installation, run: Run) -> Command:
         )
     plain = not run.config.environments
     trainer_defaults.refuse_by_name(request.names, plain=plain)
-    features = installation.findings.features
-    replayed, notes = trainer_defaults.replays(request, able=bool(installation.missing) or REPLAYS in features)
+    replayed, notes = trainer_defaults.replays(request, able=_has(request, REPLAYS))
     megatron = trainer_defaults.megatron(request, replayed=replayed)
     training = {**megatron, **_estimator_options(request), **_fully_async(request)}
     if run.config.turn_advantages:
@@ -78,8 +78,16 @@ def _estimator_options(request: LaunchRequest) -> Options:
     return {critic.ROLES: critic.path_of(request)} if estimator.critic else {}
 
 
+def _has(request: LaunchRequest, feature: str) -> bool:
+    """Tell whether slime has `feature`. A slime that is missing counts as the newest."""
+    installation = request.installation
+    return bool(installation.missing) or feature in installation.findings.features
+
+
 def _fully_async(request: LaunchRequest) -> Options:
-    """Return the option of evaluation, which slime's fully async rollout function refuses; none without that function.
+    """Return the option of evaluation if slime's fully async rollout function refuses it; none without that function.
+
+    It plays in one process of each node if its queue is STRAW. Then it refuses in every version.
 
     Raises:
         ConfigError: engines that training shares, or an option that this function does not obey.
@@ -91,21 +99,25 @@ def _fully_async(request: LaunchRequest) -> Options:
     if not request.cluster.asynchronous:
         raise ConfigError(f"{fully} plays while slime trains: give --async, --actor-gpus and --rollout-gpus")
     for name in (FILTER, trainer_defaults.PARTIAL):
-        if request.value(name) is not None:
+        if request.value(name) is not None and not (name == FILTER and _has(request, FILTERS)):
             raise ConfigError(f"{name}: {fully} ignores it. Remove one of them")
     if setting := request.run.config.several_rows:
         raise ConfigError(f"{setting} makes several samples of a rollout, which {fully} loses. Remove one of them")
-    return {EVALUATION: "slime.rollout.sglang_rollout.generate_rollout"} if request.run.eval_data else {}
+    evaluates = _has(request, EVALUATES) and request.value(TRANSPORT) != STRAW
+    other = request.run.eval_data and not evaluates
+    return {EVALUATION: "slime.rollout.sglang_rollout.generate_rollout"} if other else {}
 
 
 def _turn_advantages(request: LaunchRequest) -> Options:
     """Return the option that hands advantages of turns to slime.
 
     Raises:
-        ConfigError: another function is named for it, or the estimator has no place for it.
+        ConfigError: another function is named for it, or the estimator or slime's queue has no place for it.
     """
     if ADVANTAGES in request.names:
         raise ConfigError(f"{ADVANTAGES}: `turn_advantages` sets it. Remove one of them")
+    if request.value(TRANSPORT) == STRAW:
+        raise ConfigError(f"{TRANSPORT} {STRAW} stores no `turn_advantages`. Remove one of them")
     estimator = request.estimator
     if not estimator.turns:
         known = ", ".join(one.name for one in ESTIMATORS.values() if one.turns)

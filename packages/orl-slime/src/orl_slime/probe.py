@@ -20,17 +20,31 @@ from orl_core.errors import OrlError, boundary
 from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER, checkpoint_in, conversion_of
 
 MEGATRON_PARSER = "slime.backends.megatron_utils.arguments"  # loaded: then every parser has been asked
-REPLAYS = "routing replay"  # a feature: its Sample reads what the engine returns (`orl_slime.replay`), from 0.3.1 on
+REPLAYS = "routing replay"  # its Sample reads what the engine returns (`orl_slime.replay`), from 0.3.1 on
+FILTERS, EVALUATES = "fully async filters", "fully async evaluates"  # its fully async function, from autumn 2026 on
+_ASYNC = "rollout/fully_async_rollout.py"
+# A feature of the installed slime: the file, and the text in it, that show it.
+_SHOWN = {
+    REPLAYS: ("utils/types.py", "def append_response_tokens("),
+    FILTERS: (_ASYNC, "dynamic_sampling_filter_path"),
+    EVALUATES: (_ASYNC, "eval_rollout"),
+}
 
 
 def findings(argv: Sequence[str]) -> probe.Findings:
     """Look at this environment, and at `argv` if there is one."""
     facts = probe.findings("slime", argv, last_parser=MEGATRON_PARSER)
-    types = Path(facts.root, "slime", "utils", "types.py")
-    reads = facts.root and types.is_file() and "def append_response_tokens(" in types.read_text(encoding="utf-8")
-    features = (*((REPLAYS,) if reads else ()), *((probe.FORWARDS,) if probe.router_forwards() else ()))
+    features = (*features_of(facts.root), *((probe.FORWARDS,) if probe.router_forwards() else ()))
     fault = probe.not_forwarded(argv) or (obstacle(argv) if argv else "")
     return structs.replace(facts, features=features, obstacle=fault)
+
+
+def features_of(root: str) -> list[str]:
+    """Return the features that the sources in the checkout `root` show; none without a checkout."""
+    files = {name: Path(root, "slime", file) for name, (file, _) in _SHOWN.items() if root}
+    return [
+        name for name, file in files.items() if file.is_file() and _SHOWN[name][1] in file.read_text(encoding="utf-8")
+    ]
 
 
 def obstacle(argv: Sequence[str]) -> str:
