@@ -6,6 +6,7 @@ It never imports slime, which has loaded itself before it calls us.
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -36,7 +37,7 @@ async def generate(args: Any, sample: Any, sampling_params: Mapping[str, Any], e
         args=args,
         evaluation=evaluation,
         payload={"return_routed_experts": True} if replay.routing(args) and not evaluation else {},
-        batch=getattr(sys.modules.get("slime.rollout.sample_hooks"), "_current_rollout_id", None),
+        batch=await _batch(sample),
         routing_key=getattr(sample, "session_id", None),
         loses_lists=_loses_lists(args),
         aborted=partial(SLIME.aborted, args),
@@ -44,6 +45,23 @@ async def generate(args: Any, sample: Any, sampling_params: Mapping[str, Any], e
         play=partial(SLIME.play, args),
     )
     return await generate_in(host, sample, sampling_params)
+
+
+async def _batch(sample: Any) -> int | None:
+    """Return slime's number of the batch; None if it does not say.
+
+    Its versions keep it in different places, and all tell it to a hook of `--rollout-sample-hook-path`.
+    """
+    query = Namespace(rollout_sample_hook_path=[f"{__name__}.note_batch"], batch=None)
+    if hooks := sys.modules.get("slime.rollout.sample_hooks"):
+        await hooks.apply_rollout_sample_hooks(query, sample)
+    return query.batch
+
+
+def note_batch(query: Namespace, sample: Any, *, rollout_id: int | None) -> None:
+    """Write the number that slime tells its hooks into `query`."""
+    del sample
+    query.batch = rollout_id
 
 
 def _loses_lists(args: Any) -> str:
