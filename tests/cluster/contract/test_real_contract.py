@@ -275,7 +275,8 @@ def test_save_interval_counts_rollouts(inside: Inside):
 PRINTERS = {
     "slime": (
         *("backends/megatron_utils/model.py", "backends/megatron_utils/loss.py"),
-        *("observability/train_metric_utils.py", "utils/train_metric_utils.py"),  # the latter until slime 0.3.1
+        # One file, and until slime 0.3.1 the two others.
+        *("observability/train_metric_utils.py", "backends/megatron_utils/data.py", "utils/train_metric_utils.py"),
     ),
     "miles": (
         *("backends/training_utils/log_utils.py", "backends/training_utils/loss_hub/losses.py"),
