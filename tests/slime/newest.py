@@ -1,6 +1,6 @@
 """Lays newer files over a checkout of slime 624b824a8: `python -m tests.slime.newest LIST FOLDER [SOURCES]`.
 
-A line of LIST is a repository, a commit, a path, and the path in the checkout where that is another. It holds no
+A line of LIST is a repository, a commit, a path, and the path in the checkout if that is another. It holds no
 content: that is SOURCES/COMMIT/PATH, if there is such a file, else what git brings from the repository.
 """
 
