@@ -54,10 +54,14 @@ NAMES = ("where", "how_many", "depth", "is_open", "names", "options")
 
 
 class Dialect(NamedTuple):
-    """Demands of a template on calls: arguments as JSON text, and ids that say the call's name."""
+    """Demands of a template on calls: arguments as JSON text, and ids that say the call's name.
+
+    `own_ids`: it numbers the calls of each action itself, and prints the ids of results as they are given.
+    """
 
     as_text: bool
     named_ids: bool
+    own_ids: bool = False
 
 
 class Step(NamedTuple):
@@ -165,6 +169,8 @@ def as_dicts(messages: Sequence[Message], dialect: Dialect) -> list[dict[str, An
     dicts: list[dict[str, Any]] = []
     made = answered = 0
     for message in messages:
+        if message.role == "assistant" and dialect.own_ids:
+            made = answered = 0
         one: dict[str, Any] = {
             "role": message.role,
             "content": "".join(block.text for block in message.content if isinstance(block, TextBlock)),

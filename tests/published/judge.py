@@ -12,12 +12,14 @@ from datetime import datetime, tzinfo
 from random import Random
 from typing import Any, NamedTuple
 
+from msgspec import structs
 from orl_core.errors import RenderError
 from orl_core.messages import Message, Role, TextBlock, ToolCall, ToolSpec
 from orl_core.render import Renderer
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 from transformers.utils import chat_template_utils
 
+from tests.core.tools.wire import without_ids
 from tests.published.conversations import Dialect, Played, Shape, Step, as_dicts, as_tools, play
 from tests.published.vocabularies import Case
 
@@ -95,7 +97,8 @@ class _Judged:
             system=certificate.system_messages,
             text_before_calls="moves the text" not in notes,
         )
-        self.dialect = Dialect(as_text=self._as_text(), named_ids="kimi" in renderer.tool_format)
+        named = "kimi" in renderer.tool_format
+        self.dialect = Dialect(as_text=self._as_text(), named_ids=named, own_ids=named and self._has_own_ids())
         stops = [*case.stop_ids, *([] if self.hf.eos_token_id is None else [self.hf.eos_token_id])]
         self.stops = {*stops, *self._alike(stops)}
         added: dict[str, int] = self.hf.get_added_vocab()
@@ -124,6 +127,19 @@ class _Judged:
             return "{'where': 'there'" in self.render(as_dicts(told, Dialect(False, False)), specs, prompt=False)
         except Exception:  # noqa: BLE001  # whatever the template raises
             return True
+
+    def _has_own_ids(self) -> bool:
+        """Return whether the template prints a result with the id that it is given, and its call with another."""
+        told: list[dict[str, Any]] = [
+            {"role": "user", "content": "Hi."},
+            {
+                "role": "assistant",
+                "content": "",
+                "tool_calls": [{"id": "look:7", "type": "function", "function": {"name": "look", "arguments": {}}}],
+            },
+            {"role": "tool", "name": "look", "tool_call_id": "look:7", "content": "Dark."},
+        ]
+        return self.render(told, None).count("look:7") == 1
 
     def render(self, messages: list[dict[str, Any]], tools: Any, *, prompt: bool = True) -> str:
         """Return transformers' own rendering."""
@@ -201,7 +217,7 @@ class _Judged:
                 self.found["unrendered"] += 1
                 return
             if added := self._step(step, rendered, before):
-                self._read(prompt, rendered, added, step.action, (played.tools, after))
+                self._read(prompt, rendered, added, step, (played.tools, after))
             self.found["rewritten"] += not rendered.startswith(prompt)
             before += len(step.action.calls)
             prompt, after = rendered, step.answers[-1].role
@@ -218,10 +234,9 @@ class _Judged:
             self._differs("extend without a closing", ours, whole[-len(ours) :])
         return len(ours)
 
-    def _read(
-        self, prompt: str, rendered: str, added: int, action: Message, told: tuple[Sequence[ToolSpec], Role]
-    ) -> None:
+    def _read(self, prompt: str, rendered: str, added: int, step: Step, told: tuple[Sequence[ToolSpec], Role]) -> None:
         """Parse the action as the template writes it, up to the last `added` ids, and compare its calls and types."""
+        action = step.action
         if not action.calls:
             return
         if rendered.startswith(prompt):
@@ -234,9 +249,19 @@ class _Judged:
         found = self.renderer.parse(ids[:-added], specs, after=after).calls
         own = found if rendered.startswith(prompt) else found[-len(action.calls) :]  # earlier ones may precede them
         self.found["calls"] += len(action.calls)
-        if own != action.calls:
+        self._check_ids(step, rendered, [call.id for call in own])
+        if without_ids(own) != action.calls:
             self.found["misread"] += 1
             self._differs_in(f"call: {self.hf.decode(ids[:-added])!r} gives {found!r}, not {action.calls!r}")
+
+    def _check_ids(self, step: Step, rendered: str, ids: list[str]) -> None:
+        """Check that results under the ids that were read are those that the template prints."""
+        if any(ids):
+            numbered = [*ids, *[""] * (len(step.answers) - len(ids))]
+            answers = tuple(structs.replace(one, id=id_) for one, id_ in zip(step.answers, numbered, strict=True))
+            ours, whole = list(self.renderer.extend((), answers, calls_before=0)), self.ids(rendered)
+            if whole[-len(ours) :] != ours:
+                self._differs("extend with the ids of the calls", ours, whole[-len(ours) :])
 
     def _hostile(self, random: Random, number: int) -> None:
         """Extend with texts made of control strings: the control ids must be those of a benign extend."""

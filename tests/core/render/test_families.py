@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 from orl_core.errors import RenderError
-from orl_core.messages import Message, Role, ToolSpec, text_message
+from orl_core.messages import Message, Role, ToolCall, ToolSpec, text_message
 from orl_core.render import Renderer
 from orl_core.render.certify import Extent
 from orl_core.render.controls import Controls
@@ -145,7 +145,8 @@ class _Broken(Plans):
 @every_family
 def test_negative_control_a_plan_that_differs_is_found(name: str) -> None:
     family, plans = FAMILIES[name], Plans(tokenizer(name), Controls(tokenizer(name)))
-    plans.counting = name in {"deepseek_v3", "command_r7b", "cohere2_moe"}
+    plans.counting = name == "deepseek_v3"
+    plans.find_count()
     roles: Roles = ("tool", "user") if family.user_turns else ("tool",)
     closing: dict[Role, int] = {role: plans.plan((role,)).closing for role in roles}
     openings: TemplateLimits = {"apart": ""} if name == "gpt_oss" else {}
@@ -154,7 +155,7 @@ def test_negative_control_a_plan_that_differs_is_found(name: str) -> None:
     assert unlike_template(plans, extent, dialect(name)) == ""
     for text, complaint in ((True, "does not end in"), (False, "is not encoded jointly")):
         broken = _Broken(name, text=text)
-        broken.counting = plans.counting
+        broken.counting, broken.count = plans.counting, plans.count
         assert complaint in unlike_template(broken, extent, dialect(name))
 
 
@@ -241,6 +242,54 @@ def test_call_ids_are_made_from_the_number_of_calls_before() -> None:
     shown = tokenizer("mistral_nemo").decode(renderer("mistral_nemo").extend((), (KNIFE, ALIBI), calls_before=3))
     assert '"call_id": "c00000003"}' in shown
     assert '"call_id": "c00000004"}' in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("kimi_k2", ["## Return of a:7\n", "## Return of functions.ask:4\n"]),
+        ("kimi_k3", ['index="a:7"', 'index="2"']),
+        ("mistral_small_3_2", ["[TOOL_RESULTS]a:7[TOOL_CONTENT]", "[TOOL_RESULTS]c00000004[TOOL_CONTENT]"]),
+        ("command_r7b", ['"tool_call_id": "a:7"', '"tool_call_id": "4"']),
+    ],
+)
+def test_result_shows_the_sampled_id_or_else_a_number(name: str, shown: list[str]) -> None:
+    ids = renderer(name).extend((), (structs.replace(KNIFE, id="a:7"), ALIBI), calls_before=3)
+    assert [text in tokenizer(name).decode(ids) for text in shown] == [True, True]
+
+
+@pytest.mark.parametrize("name", ["kimi_k2", "kimi_k3", "mistral_nemo", "command_r7b"])
+def test_call_id_brings_no_control_id(name: str) -> None:
+    """Law L4: an id is a text of the model's."""
+    spelled = structs.replace(KNIFE, id="".join(tokenizer(name).added_tokens))
+    ids = renderer(name).extend((), (spelled,), calls_before=0)
+    assert controls(name, ids) == controls(name, renderer(name).extend((), (KNIFE,), calls_before=0))
+
+
+def numbering(number: str) -> HFTokenizer:
+    """A template like Kimi K2's that makes the ids of calls itself, with this number."""
+    vocabulary = FAMILIES["kimi_k2"].vocabulary
+    hf = build(
+        template("kimi_k2").replace("+ call.id +", f"~ 'functions.' ~ call.function.name ~ ':' ~ {number} ~"),
+        vocabulary=vocabulary,
+    )
+    return HFTokenizer(hf, stop_ids=[hf.get_vocab()[text] for text in vocabulary.stops])
+
+
+def test_template_with_ids_of_its_own_shows_them_with_results() -> None:
+    """As the first template of Kimi K2, which numbers the calls of each action from 0."""
+    tok = numbering("loop.index0")
+    made = Renderer(tok)
+    twice = [Message(role="assistant", calls=(ToolCall(name="look"),)), KNIFE] * 2
+    shown = tok.decode(made.open((USER, *twice), TOOLS))
+    assert shown.count("functions.look:0<|tool_call_argument_begin|>") == 2
+    assert shown.count("## Return of functions.look:0\n") == 2
+    assert "## Return of functions.look:0\n" in tok.decode(made.extend((), (KNIFE,), calls_before=2))
+
+
+def test_template_with_other_ids_of_results_is_refused() -> None:
+    with pytest.raises(RenderError, match=r"has the ids \['functions.look:1'\], its results show"):
+        Renderer(numbering("loop.index"))
 
 
 @pytest.mark.published

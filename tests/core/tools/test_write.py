@@ -7,16 +7,23 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from orl_core import RenderError, ToolCall, parse, render_call
 from orl_core.messages import Action
 from orl_core.tools import TOOL_FORMATS, ToolFormat
 
-from tests.core.tools.wire import any_calls, quiet_calls, tools_for
+from tests.core.tools.wire import any_calls, quiet_calls, tools_for, without_ids
 
 ESCAPING: tuple[ToolFormat, ...] = (
     *("hermes", "llama3", "mistral", "deepseek", "kimi_k2", "gpt_oss", "pythonic", "cohere", "olmo3"),
     *("minimax_m1", "json_array", "opened_array"),
 )
+
+
+def read(text: str, tool_format: str, call: ToolCall) -> Action:
+    """Return what is read, without the ids that some formats write."""
+    action = parse(text, tool_format, tools=tools_for([call]))
+    return structs.replace(action, calls=without_ids(action.calls))
 
 
 @pytest.mark.parametrize("tool_format", TOOL_FORMATS)
@@ -28,14 +35,14 @@ def test_parse_reads_what_was_rendered(tool_format: ToolFormat, calls: list[Tool
         except RenderError:
             assert tool_format not in ESCAPING
             continue
-        assert parse(text, tool_format, tools=tools_for([call])) == Action(calls=(call,))
+        assert read(text, tool_format, call) == Action(calls=(call,))
 
 
 @pytest.mark.parametrize("tool_format", ESCAPING)
 @given(calls=any_calls)
 def test_escaping_formats_express_any_call(tool_format: ToolFormat, calls: list[ToolCall]) -> None:
     for call in calls:
-        assert parse(render_call(call, tool_format), tool_format) == Action(calls=(call,))
+        assert read(render_call(call, tool_format), tool_format, call) == Action(calls=(call,))
 
 
 @pytest.mark.parametrize("tool_format", TOOL_FORMATS)
@@ -43,7 +50,7 @@ def test_escaping_formats_express_any_call(tool_format: ToolFormat, calls: list[
 def test_every_format_expresses_plain_calls(tool_format: ToolFormat, text: str, number: int) -> None:
     arguments: dict[str, Any] = {"where": f"the {text}", "count": number, "sure": True, "all": [1, "a b"]}
     call = ToolCall(name="look_up", arguments=arguments)
-    assert parse(render_call(call, tool_format), tool_format, tools=tools_for([call])) == Action(calls=(call,))
+    assert read(render_call(call, tool_format), tool_format, call) == Action(calls=(call,))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +75,7 @@ def test_inexpressible_call_is_refused(tool_format: ToolFormat, value: Any) -> N
 def test_family_names_its_format(family: str, tool_format: ToolFormat) -> None:
     call = ToolCall(name="look", arguments={"where": "attic"})
     assert render_call(call, family) == render_call(call, tool_format)
-    assert parse(render_call(call, tool_format), family) == Action(calls=(call,))
+    assert read(render_call(call, tool_format), family, call) == Action(calls=(call,))
 
 
 def test_unknown_format_is_named() -> None:

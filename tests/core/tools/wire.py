@@ -9,8 +9,8 @@ from itertools import accumulate
 from typing import Any
 
 from hypothesis import strategies as st
-from msgspec import Struct
-from orl_core.messages import ToolCall, ToolSpec
+from msgspec import Struct, structs
+from orl_core.messages import ParseFailure, ToolCall, ToolSpec
 from orl_core.tools import ToolFormat
 
 from tests.kit.strategies import json_values
@@ -228,6 +228,11 @@ WIRES = {
 }
 
 _KINDS = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+
+
+def without_ids(calls: Sequence[ToolCall | ParseFailure]) -> tuple[ToolCall | ParseFailure, ...]:
+    """The calls without the ids that some formats write."""
+    return tuple(structs.replace(call, id="") for call in calls)
 
 
 def tools_for(calls: Sequence[ToolCall]) -> tuple[ToolSpec, ...]:

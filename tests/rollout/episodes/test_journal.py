@@ -154,6 +154,16 @@ def test_a_foreign_record_is_skipped(tmp_path, caplog, line):
     assert "is skipped" in caplog.text
 
 
+def test_record_from_before_calls_had_ids_is_read(tmp_path):
+    path = write(tmp_path, trajectory_of(key="r1"))
+    with zstandard.ZstdDecompressor().stream_reader(path.read_bytes(), read_across_frames=True) as reader:
+        text = reader.read()
+    assert b',"id":""' in text
+    path.write_bytes(frame(text.replace(b',"id":""', b"").strip()))
+    (entry,) = read_journal(tmp_path)
+    assert [call.id for turn in entry.trajectory.turns for call in turn.action.calls] == [""]
+
+
 async def test_event_loop_runs_while_long_trajectories_are_written(tmp_path):
     """Not a measure of time: between the first and the last of the records the loop has taken many turns."""
     long = outcome(ids=tuple(range(40_000)))

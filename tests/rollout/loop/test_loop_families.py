@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -35,7 +37,33 @@ async def play(
     return await rollout(job, session=session, renderer=renderer(name), engine=engine), engine, session
 
 
-async def test_call_ids_count_the_results_of_the_opening():
+def kimi(*numbers: int) -> str:
+    """An action of calls with these numbers."""
+    calls = "".join(
+        f"<|tool_call_begin|>functions.act:{number}<|tool_call_argument_begin|>{{}}<|tool_call_end|>"
+        for number in numbers
+    )
+    return f"<|tool_calls_section_begin|>{calls}<|tool_calls_section_end|><|im_end|>"
+
+
+@pytest.mark.parametrize(
+    ("said", "ids"),
+    [
+        ([kimi(0), kimi(0), kimi(1)], [[0], [0]]),
+        (["<think>Now." + kimi(0)[:-10] + "</think>" + kimi(1), kimi(2)], [[1]]),
+        ([kimi(*range(34)), kimi(34), kimi(35)], [[*range(33)], [34]]),
+    ],
+    ids=("counts from 0 again", "mentioned in reasoning", "more calls than are made"),
+)
+async def test_result_has_the_id_that_the_model_counted(said: list[str], ids: list[list[int]]):
+    """A call that is not made shifts no other: of 34 calls 32 are made, and the result of the next says so."""
+    _, engine, _ = await play("kimi_k2", said, results=sum(map(len, ids)), max_turns=len(said))
+    prompts = [tokenizer("kimi_k2").decode(request.token_ids) for request in engine.requests]
+    news = [later.removeprefix(earlier) for earlier, later in pairwise(prompts)]
+    assert [[int(number) for number in re.findall(r"Return of functions.act:(\d+)\n", new)] for new in news] == ids
+
+
+async def test_call_ids_of_an_opening_are_numbers():
     """Kimi repeats the id of a call in its result. The opening may hold calls, as examples."""
     example = (
         text_message("user", "Play."),
@@ -43,9 +71,7 @@ async def test_call_ids_count_the_results_of_the_opening():
         text_message("tool", "ok", name="act"),
         text_message("user", "Again."),
     )
-    call = "<|tool_call_begin|>functions.act:1<|tool_call_argument_begin|>{}<|tool_call_end|>"
-    said = f"<|tool_calls_section_begin|>{call}<|tool_calls_section_end|><|im_end|>"
-    engine = ScriptedEngine([say("kimi_k2", said)] * 3)
+    engine = ScriptedEngine([say("kimi_k2", kimi(number)) for number in (1, 2, 3)])
     session = ScriptedSession([RESULT] * 3, messages=example, tools=(ToolSpec(name="act"),))
     job = RolloutSpec(task=TASK, rollout_id="k", limits=Limits(max_turns=3))
     await rollout(job, session=session, renderer=renderer("kimi_k2"), engine=engine)

@@ -38,10 +38,14 @@ class ToolSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class ToolCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="call"):
-    """A well-formed call, as the model wrote it; nothing says yet that the tool exists."""
+    """A well-formed call, as the model wrote it; nothing says yet that the tool exists.
+
+    `id` is the one that the model sampled, "" if its format has none. A result shows the id of its call.
+    """
 
     name: str
     arguments: dict[str, Any] = field(default_factory=dict[str, Any])
+    id: str = ""
 
 
 class FailureKind(StrEnum):
@@ -65,12 +69,16 @@ class FailureKind(StrEnum):
 
 
 class ParseFailure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="failure"):
-    """A call that cannot be made. `message` is one line that the model can learn from; `text` is what it wrote."""
+    """A call that cannot be made. `message` is one line that the model can learn from; `text` is what it wrote.
+
+    `id` as for a call.
+    """
 
     kind: FailureKind
     message: str
     text: str = ""
     name: str = ""
+    id: str = ""
 
 
 class Action(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -112,13 +120,14 @@ class ToolResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Message(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One message of a conversation. `calls` belongs to the assistant, `name` to a tool's result."""
+    """One message of a conversation. `calls` belongs to the assistant, `name` and `id` of its call to a result."""
 
     role: Role
     content: tuple[Block, ...] = ()
     reasoning: str = ""
     calls: tuple[ToolCall, ...] = ()
     name: str = ""
+    id: str = ""
 
     @property
     def text(self) -> str:

@@ -143,14 +143,13 @@ def episode_of(chat: Chat, renderer: Renderer, job: RolloutSpec) -> Outcome:
 
 
 def _named(messages: Sequence[Message], action: Action) -> list[Message]:
-    """Return results with the names of the calls that they answer, where the chat format leaves them out."""
+    """Return results with the ids of the calls that they answer, and the names where the chat format has none."""
     calls = iter(action.calls)
-    return [
-        structs.replace(message, name=message.name or next((call.name for call in calls), ""))
-        if message.role == "tool"
-        else message
-        for message in messages
-    ]
+    named: list[Message] = []
+    for message in messages:
+        call = next(calls, None) if message.role == "tool" else None
+        named.append(structs.replace(message, name=message.name or call.name, id=call.id) if call else message)
+    return named
 
 
 def _message(chat: _ChatMessage) -> Message:

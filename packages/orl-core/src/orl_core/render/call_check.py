@@ -18,7 +18,7 @@ from orl_core.render.calls import opens
 from orl_core.render.certify import Check
 from orl_core.render.controls import GUARDS
 from orl_core.render.conversation import Dialect, for_template
-from orl_core.render.dummy import HELLO
+from orl_core.render.dummy import HELLO, KINDS
 from orl_core.text import leaves_in
 from orl_core.tools import TOOL_FORMATS, ToolFormat, delimiters, parse, thinking
 from orl_core.tools.format import for_chat_template
@@ -102,8 +102,9 @@ class CallCheck:
 
         Kimi K2's ids say the call's name, which its format prints nowhere else.
         """
-        planned = self._plans.form(("tool",)).as_text
-        choices = [Dialect(arguments_as_text=text, named_ids="kimi" in tool_format) for text in (planned, not planned)]
+        planned, named = self._plans.form(("tool",)).as_text, "kimi" in tool_format
+        own = named and self._plans.own_ids
+        choices = [Dialect(arguments_as_text=text, named_ids=named, own_ids=own) for text in (planned, not planned)]
         return min(choices, key=lambda choice: len(self._misread(tool_format, choice)))
 
     def detect_format(self) -> ToolFormat:
@@ -122,7 +123,7 @@ class CallCheck:
         raise RenderError(unsupported(rendering.plain, "", near))
 
     def check(self, dialect: Dialect, calls: CallReader) -> Check:
-        """Check that the parser reads back what the template writes, in ids.
+        """Check that the parser reads back what the template writes, in ids, and the call ids that results show.
 
         It fails, and stops nothing, where the template writes no call at all.
         """
@@ -141,6 +142,10 @@ class CallCheck:
                     f"parse after render: the chat template writes {case.name} as {rendering.plain!r}, which the "
                     f"`{calls.format}` parser reads as {wrong}: template and `tool_format` do not belong together"
                 )
+            read = [call.id for call in action.calls]
+            shown = self._plans.call_ids([""] * len(read), [call.name for call in case.calls], dialect)
+            if any(read) and read != shown and len(KINDS) - 1 in self._plans.plan(("tool",)).parts:
+                raise RenderError(f"parse after render: {case.name} has the ids {read}, its results show {shown}")
         detail = f"{len(cases) - len(missing)} kinds of calls are read back"
         detail += f"; the template cannot express {', '.join(missing)}" if missing else ""
         passed = isinstance(self._rendering(PLAIN, dialect), Rendering)

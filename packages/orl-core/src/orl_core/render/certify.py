@@ -146,6 +146,7 @@ def plans(plans: Plans, dialect: Dialect) -> tuple[Extent, list[Check]]:
     """Make checks 4, 6 to 10 and 12 of what follows an action."""
     notes: list[str] = []
     plans.plan(("tool",))
+    plans.find_count()
     find_counting(plans)
     most = most_calls(plans, notes)
     limits = _expressible(plans, "tool", most != 1)
@@ -160,7 +161,7 @@ def plans(plans: Plans, dialect: Dialect) -> tuple[Extent, list[Check]]:
         notes.append(f"a user message cannot follow an action: {exc}")
     for role in roles:
         _spliced(plans, role, dialect)
-        _adversarial(plans, role, dialect)
+        _adversarial(plans, role)
     notes += _notes_on(plans, limits)
     extent = Extent(
         closing={role: plans.plan((role,)).closing for role in roles},
@@ -229,10 +230,10 @@ def _closed(plans: Plans, extent: Extent) -> None:
 def _spliced(plans: Plans, role: Role, dialect: Dialect) -> None:
     """Check 4: the plan's ids are those of the joint encoding of the same text."""
     roles: Roles = (role,)
-    call = dialect.call_id(0, "look")
+    calls = plans.call_ids([""], ["look"], dialect)
     for plan in (plans.plan(roles), *([plans.plan(roles, 1)] if plans.counting else [])):
         for text in benign(plans.controls):
-            values = plans.values(roles, (text,), ("look",), (call,))
+            values = plans.values(roles, (text,), ("look",), calls)
             ours, joint = plan.ids(plans.tokenizer, values), plans.tokenizer.encode_joint(plan.text(values))
             if ours != joint:
                 raise RenderError(f"check 4: {role} content {text!r} becomes {ours}, the joint encoding is {joint}")
@@ -243,15 +244,15 @@ def benign(controls: Controls) -> list[str]:
     return [text for text in BENIGN if not controls.sequence(text)]
 
 
-def _adversarial(plans: Plans, role: Role, dialect: Dialect) -> None:
-    """Check 12: no content and no name changes the control ids of a plan."""
+def _adversarial(plans: Plans, role: Role) -> None:
+    """Check 12: no content, no name and no call id changes the control ids of a plan."""
     roles: Roles = (role,)
     plan, ids = plans.plan(roles), plans.controls.id_set
     blank = [token for token in plan.ids(plans.tokenizer, plans.values(roles, "x", "x", "x")) if token in ids]
     named = any(part % 3 for part in plan.parts if isinstance(part, int))
     for text in attacks(plans.controls):
         name = text if named else "look"
-        tail_ids = plan.ids(plans.tokenizer, plans.values(roles, (text,), (name,), (dialect.call_id(0, name),)))
+        tail_ids = plan.ids(plans.tokenizer, plans.values(roles, (text,), (name,), (name,)))
         if [token for token in tail_ids if token in ids] != blank:
             raise RenderError(f"check 12, law L4: {role} content {text!r} brings control ids: {tail_ids}")
 

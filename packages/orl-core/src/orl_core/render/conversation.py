@@ -31,14 +31,20 @@ def text_content(message: Message, place: int) -> str:
 
 
 class Dialect(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A template's demands on calls: arguments as JSON text or as an object, and ids with the call's name or not."""
+    """A template's demands on calls: arguments as JSON text or as an object, and ids with the call's name or not.
+
+    `own_ids`: it prints ids of its own with calls, from 0 in each action, and with results those that it is given.
+    """
 
     arguments_as_text: bool = False
     named_ids: bool = False
+    own_ids: bool = False
 
-    def call_id(self, number: int, name: str) -> str:
-        """Return the id of the conversation's call `number`, counted from 0."""
-        return f"functions.{name}:{number}" if self.named_ids else call_id(number)
+    def call_id(self, number: int, name: str, sampled: str = "") -> str:
+        """Return the id of call `number`: the one that the model sampled, if the template takes it."""
+        if self.named_ids:
+            return (not self.own_ids and sampled) or f"functions.{name}:{number}"
+        return sampled if len(sampled) == 9 and sampled.isalnum() else call_id(number)
 
 
 def for_template(
@@ -46,20 +52,24 @@ def for_template(
 ) -> list[dict[str, Any]]:
     """Return the messages as a template's `messages`, `change` applied to every string that comes from outside.
 
-    Calls get ids in the order of the conversation, and results take them in the same order.
+    Calls without an id get one by their number. Results are in the order of the calls before them, and take their ids.
     """
     dialect = dialect or Dialect()
-    calls_before = answered = 0
+    number = 0
+    waiting: list[str] = []
     dicts: list[dict[str, Any]] = []
     for index, message in enumerate(messages):
         content = change(text_content(message, index))
         if message.role == "assistant":
-            dicts.append(_assistant(message, content, calls_before, dialect, change))
-            calls_before += len(message.calls)
+            action = _assistant(message, content, 0 if dialect.own_ids else number, dialect, change)
+            number += len(message.calls)
+            waiting = [call["id"] for call in action.get("tool_calls", ())]
+            dicts.append(action)
         elif message.role == "tool":
             name = change(clean(message.name))
-            dicts.append(tool_dict(content, name=name, call=dialect.call_id(answered, name)))
-            answered += 1
+            number += not waiting
+            dicts.append(tool_dict(content, name=name, call=[*waiting, dialect.call_id(number, name)][0]))
+            waiting = waiting[1:]
         else:
             dicts.append({"role": message.role, "content": content})
     return dicts
@@ -74,8 +84,8 @@ def _assistant(
     calls: list[dict[str, Any]] = []
     for number, call in enumerate(message.calls, calls_before):
         name, arguments = change(clean(call.name)), map_strings(call.arguments, lambda text: change(clean(text)))
-        name_id = dialect.call_id(number, name)
-        calls.append(call_dict(name, arguments, call=name_id, as_text=dialect.arguments_as_text))
+        id_ = dialect.call_id(number, name, change(clean(call.id)))
+        calls.append(call_dict(name, arguments, call=id_, as_text=dialect.arguments_as_text))
     return action | ({"tool_calls": calls} if calls else {})
 
 

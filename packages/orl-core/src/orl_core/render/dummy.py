@@ -87,6 +87,11 @@ def split_slots(tail: str) -> list[str | int]:
     return parts
 
 
+def without_slots(tail: str) -> str:
+    """Return the tail with a line break for each slot."""
+    return _SLOT.sub("\n", tail)
+
+
 def misplaced(roles: Roles, head: str, tail: str) -> str:
     """Return what is wrong with a tail; empty if nothing is.
 

@@ -16,8 +16,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise, product
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from itertools import count, pairwise, product
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
@@ -35,14 +36,17 @@ from orl_core.render.dummy import (
     rounds,
     sentinel,
     split_slots,
+    without_slots,
 )
 from orl_core.render.junction import closings
 from orl_core.tools.format import for_chat_template
 
 if TYPE_CHECKING:
     from orl_core.render.controls import Controls
+    from orl_core.render.conversation import Dialect
     from orl_core.render.tokenizer import Tokenizer
 
+_COUNTED = re.compile(r"([^\d\n]*[^\d\s][^\d\n]*)(\d+)")  # a number, and what precedes it in its line
 SHAPES = 256  # plans kept; a model that writes calls without end makes shapes without end
 
 
@@ -139,13 +143,25 @@ def _fill(parts: tuple[str | int, ...], values: Sequence[str]) -> str:
     return "".join([part if isinstance(part, str) else values[part] for part in parts])
 
 
+class Count(NamedTuple):
+    """The numbers that a template gives to results itself: what precedes one in its line, and the first.
+
+    `whole`: it counts over the whole conversation, else over the results of an action.
+    """
+
+    lead: str
+    first: int
+    whole: bool
+
+
 class Plans:
     """The plans and content transforms of one tokenizer and template, each made when it is first asked for.
 
     `shown` says whether the template is given the tools; with a `system_prompt_template` it is not. `counting` says
-    that what the template prints depends on the number of calls before, and keys the plans by it. `why_no_calls` says
-    why the dummies have no calls, where the template has them in no form that can be followed. `merged` says that
-    results and the user message after them are one message of the template.
+    that what the template prints depends on the number of calls before, and keys the plans by it. `count` are the
+    numbers that the template gives to results, each of them the slot of a call id. `own_ids`: as in `Dialect`.
+    `why_no_calls` says why the dummies have no calls, where the template has them in no form that can be followed.
+    `merged` says that results and the user message after them are one message of the template.
     """
 
     def __init__(self, tokenizer: Tokenizer, controls: Controls, *, shown: bool = True, merged: bool = False) -> None:
@@ -154,6 +170,8 @@ class Plans:
         self.shown = shown
         self.merged = merged
         self.counting = False
+        self.count: Count | None = None
+        self.own_ids = False
         self.why_no_calls = ""
         stops = [text for text, token in controls.ids.items() if token in tokenizer.stop_ids]
         self.stops = closings(stops, controls.ids)
@@ -184,6 +202,29 @@ class Plans:
             values += (change(content), name, call)
         return values
 
+    def call_ids(
+        self, sampled: Sequence[str], names: Sequence[str], dialect: Dialect, calls_before: int = 0
+    ) -> list[str]:
+        """Return the ids that results show: the sampled ones, and the template's for calls without one."""
+        first = 0 if dialect.own_ids else calls_before
+        if self.count:
+            first = self.count.first + calls_before * self.count.whole
+        numbered = enumerate(zip(sampled, names, strict=True), first)
+        return [
+            id_ or (str(number) if self.count else dialect.call_id(number, name)) for number, (id_, name) in numbered
+        ]
+
+    def find_count(self) -> None:
+        """Find the number that the template gives to a result, where the next result has the next number."""
+        with suppress(RenderError):
+            both = self.tail(("tool", "tool")).split(sentinel("c", 1))[0].split(sentinel("c", 0))
+            numbers, following = (dict(_COUNTED.findall(without_slots(text))) for text in both)
+            later = self.tail(("tool",), before=rounds([1], as_text=self.form(("tool",)).as_text))
+            for lead, number in numbers.items():
+                if following.get(lead) == str(int(number) + 1):
+                    self.count = Count(lead, int(number), f"{lead}{number}" not in later)
+        self._plans.clear()
+
     def tail(
         self,
         roles: Roles,
@@ -208,6 +249,10 @@ class Plans:
             stops = ", ".join(self.stops) or "(none)"
             raise _NoTail(2, f"none of the stop tokens {stops} follows the assistant; {remedy}")
         head, tail = rendered[: stop.start()], rendered[stop.start() :]
+        self.own_ids = self.own_ids or ("Zqi" in tail and "Zqi" not in head)
+        if self.count is not None:
+            places = count()
+            tail = re.sub(rf"(?<={re.escape(self.count.lead)})\d+", lambda _: sentinel("i", next(places)), tail)
         if fault := misplaced(roles, head, tail):
             raise _NoTail(3, fault)
         return tail

@@ -145,7 +145,8 @@ class Renderer:
 
         Stateless: of the history only the action's last id is looked at, and no action id is ever changed. An action
         that ended in a stop token of the same meaning as the template's keeps it; one that ended in another is closed
-        in full. `calls_before` counts the results rendered so far, for templates that print call ids or counters.
+        in full. A result shows the id that the model gave to its call. `calls_before` counts the results rendered so
+        far, for templates that print ids where the model gave none.
 
         Raises:
             RenderError: an image, a role that cannot follow an action, messages that do not fit this one, or a shape
@@ -162,7 +163,7 @@ class Renderer:
         # Content, name and call id of each message fill the slots of the plan; its ids are the template's own.
         contents = [text_content(message, index) for index, message in enumerate(messages)]
         names = [clean(message.name) for message in messages]
-        calls = [self._dialect.call_id(number, name) for number, name in enumerate(names, calls_before)]
+        calls = self._plans.call_ids([clean(message.id) for message in messages], names, self._dialect, calls_before)
         values = self._plans.values(roles, contents, names, calls)
         ids = self._plans.plan(roles, calls_before).ids(self._tokenizer, values)
         return self._boundary.join(action_ids, ids, roles[0])

@@ -75,13 +75,14 @@ def unlike_template(plans: Plans, extent: Extent, dialect: Dialect) -> str:
         for _ in range(random.randint(1, 4)):
             roles = _shape(random, extent)
             contents = [random.choice(("", random.choice(texts), random.choice(texts))) for _ in roles]
-            ids = [dialect.call_id(calls_before + place, "look") for place in range(len(contents))]
+            names = ["look"] * len(roles)
+            ids = plans.call_ids([""] * len(roles), names, dialect, calls_before)
             spoken = random.choice(("", "Let me see.")) if roles[0] == "tool" else "I think so."
             thought = random.choice(("", "Hm.\n\nSo it is."))
             if "moved" in extent.openings or ("apart" in extent.openings and thought and roles[0] == "tool"):
                 spoken = ""
             history += _round(spoken, thought, roles, contents)
-            plan, values = plans.plan(roles, calls_before), plans.values(roles, contents, ["look"] * len(contents), ids)
+            plan, values = plans.plan(roles, calls_before), plans.values(roles, contents, names, ids)
             calls_before += roles.count("tool")
             if unequal := _unequal(plans, for_template(history, str, dialect), tools, plan, values):
                 return unequal

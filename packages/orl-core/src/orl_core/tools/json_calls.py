@@ -25,12 +25,14 @@ from orl_core.tools.wire_format import THINKING, WireFormat, bare, frame
 class CallShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A format's way to write a call as JSON. `example` is such a call, for messages.
 
-    `named` is the key of the tool's name. The first of `keys` that the object has holds the arguments. `stops` are the
-    delimiters that end a call that cannot be read. Those in `closing` belong to it; `""` is the end of the text.
+    `named` is the key of the tool's name, `numbered` that of the call's id. The first of `keys` that the object has
+    holds the arguments. `stops` are the delimiters that end a call that cannot be read. Those in `closing` belong to
+    it; `""` is the end of the text.
     """
 
     example: str = '{"name": "a_tool", "arguments": {}}'
     named: str = "name"
+    numbered: str | None = None
     keys: tuple[str, ...] = ("arguments",)
     stops: Collection[str] = ()
     closing: tuple[str, ...] = ()
@@ -113,7 +115,7 @@ def read_object(scan: Scan, shape: CallShape) -> bool:
     except NotJson as exc:
         fail_json(scan, exc, start, shape)
         return False
-    scan.calls.append(_call_of(value, scan.text[start:end].strip(), shape))
+    _add(scan, value, scan.text[start:end].strip(), shape)
     scan.jump(end)
     return True
 
@@ -134,7 +136,7 @@ def read_array(scan: Scan, shape: CallShape) -> None:
         except NotJson as exc:
             fail_json(scan, exc, place, shape)
             return
-        scan.calls.append(_call_of(value, text[place:end].strip(), shape))
+        _add(scan, value, text[place:end].strip(), shape)
         scan.jump(after + len(separator))
         place = scan.at
 
@@ -144,6 +146,8 @@ def fail_json(scan: Scan, exc: NotJson, start: int, shape: CallShape, *, name: s
     scan.go(start, shape.stops)
     text = scan.text[start : scan.at].strip()
     scan.calls.append(_broken(exc, text, shape, complete=not exc.cut, name=name))
+    if shape.numbered and (begun := re.match(rf'\{{\s*+"{shape.numbered}"\s*+:\s*+"([^"\\]*+)"', text)):
+        scan.give_id(-1, begun[1])
 
 
 def _broken(exc: NotJson, text: str, shape: CallShape, *, complete: bool, name: str) -> ParseFailure:
@@ -154,6 +158,13 @@ def _broken(exc: NotJson, text: str, shape: CallShape, *, complete: bool, name: 
         lacks = f"has no {shape.closing[0]} and " if shape.closing else ""
         kind, message = FailureKind.UNCLOSED, f"the tool call {lacks}is not complete: {exc}"
     return ParseFailure(kind=kind, message=one_line(message), text=text, name=name)
+
+
+def _add(scan: Scan, value: Any, text: str, shape: CallShape) -> None:
+    """Record the call that a JSON value makes, and its id."""
+    scan.calls.append(_call_of(value, text, shape))
+    if isinstance(value, dict):
+        scan.give_id(-1, cast("dict[Any, Any]", value).get(shape.numbered))
 
 
 def _call_of(value: Any, text: str, shape: CallShape) -> ToolCall | ParseFailure:
@@ -251,14 +262,18 @@ def _read_llama(scan: Scan) -> None:
 
 
 _KIMI_NUMBER = re.compile(r":[0-9]+\Z")
+_KIMI_ID = re.compile(r"\s*+([^\s{]*:[0-9]++)")
 _KIMI_ARGUMENTS = "<|tool_call_argument_begin|>"
 
 
 def _read_kimi(scan: Scan, shape: CallShape) -> None:
     start = scan.at
+    known = len(scan.calls)
     written = read_name(scan, _KIMI_ARGUMENTS, shape)
     if written is not None:
         read_named(scan, shape, _KIMI_NUMBER.sub("", written.removeprefix("functions.")), start)
+    begun = _KIMI_ID.match(scan.text, start, scan.at)
+    scan.give_id(known, written or (begun and begun[1]))
 
 
 def _format(
@@ -308,11 +323,12 @@ FORMATS: Mapping[ToolFormat, WireFormat] = {
         ),
         call_ends_reasoning=False,
     ),
-    # Command R7B, Command A, Cohere 2 MoE: `<|START_ACTION|>[…]<|END_ACTION|>`. The `tool_call_id` is ignored.
+    # Command R7B, Command A, Cohere 2 MoE: `<|START_ACTION|>[…]<|END_ACTION|>`.
     "cohere": _format(
         CallShape(
             example='[{"tool_name": "a_tool", "parameters": {}}]',
             named="tool_name",
+            numbered="tool_call_id",
             keys=("parameters",),
             stops=("<|START_ACTION|>", "<|END_ACTION|>"),
         ),

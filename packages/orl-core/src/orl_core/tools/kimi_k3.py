@@ -9,7 +9,7 @@ The module must not know tools, schemas or tokens. The checkpoint publishes an e
 escapes `&` and `"` in attributes, and nothing in values. `tagged` reads the calls. Where the encoder is silent:
 
 - An argument of type `string`, or of no type, is its text. Any other type is strict JSON, whatever type it states.
-- One `json` element may hold all arguments, as one JSON object. The attribute `index` is not read.
+- One `json` element may hold all arguments, as one JSON object. The attribute `index` is the id of a call.
 - `response` and `message` frame text and belong to no part. Unknown elements are text, and MALFORMED inside a call.
 - `<|end_of_msg|>`, and any element that holds text or reasoning, end a call: it is UNCLOSED.
 """
@@ -77,6 +77,7 @@ def _tag(scan: Scan, mark: Mark) -> Tag:
         name="json" if whole else attributes.get("tool" if kind == "call" else "key", ""),
         is_json=whole or attributes.get("type", "string") != "string",
         is_body=whole,
+        id=attributes.get("index", "") if kind == "call" else "",
     )
 
 

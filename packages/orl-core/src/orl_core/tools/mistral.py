@@ -6,7 +6,7 @@ It must not know tools, schemas or tokens. The tokenizers up to v7 write the arr
 - Nothing closes a call but its JSON: what follows the array or the object is text.
 - An array is read element by element. A broken one ends it, at the next `[TOOL_CALLS]` or the end, and the elements
   before it count: UNCLOSED where the text ends inside it. A missing `]` after a complete element is no fault.
-- `json_calls` says what arguments may be. A call id is ignored. Reasoning is between `[THINK]` and `[/THINK]`.
+- `json_calls` says what arguments may be. Reasoning is between `[THINK]` and `[/THINK]`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from orl_core.tools.wire_format import WireFormat
 CALLS, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 _THINKING = ("[THINK]", "[/THINK]")
 _DELIMITERS = (CALLS, ARGS, CALL_ID, *_THINKING)
-_ARRAY = CallShape(example='{"name": "a_tool", "arguments": {}}', stops=(CALLS,))
+_ARRAY = CallShape(example='{"name": "a_tool", "arguments": {}}', numbered="id", stops=(CALLS,))
 _ARGUMENTS = CallShape(example="a JSON object", stops=(CALLS,))
 
 
@@ -38,12 +38,14 @@ def _at_mark(scan: Scan) -> bool:
 
 
 def _named(scan: Scan) -> None:
-    start = scan.at
+    start, known, id_ = scan.at, len(scan.calls), ""
     mark = scan.go(start, _DELIMITERS)
     name = scan.text[start : scan.at].strip()
     if mark is not None and mark.delimiter == CALL_ID:
         scan.pass_mark()
-        mark = scan.go(scan.at, _DELIMITERS)
+        begun = scan.at
+        mark = scan.go(begun, _DELIMITERS)
+        id_ = scan.text[begun : scan.at].strip()
     if mark is None:
         scan.fail(FailureKind.UNCLOSED, f"the tool call is not complete: no {ARGS} follows its name", start)
     elif mark.delimiter != ARGS:
@@ -51,6 +53,7 @@ def _named(scan: Scan) -> None:
     else:
         scan.pass_mark()
         _arguments(scan, name, start)
+    scan.give_id(known, id_)
 
 
 def _arguments(scan: Scan, name: str, start: int) -> None:

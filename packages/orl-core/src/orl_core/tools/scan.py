@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from orl_core.messages import Action, FailureKind, ParseFailure, Part, Span, ToolCall
 
@@ -110,6 +110,11 @@ class Scan:
         """Record the range between `begin` and here as `part`."""
         self.spans.append(Span(part=part, start=self.begin, end=self.at))
         self.begin = self.at
+
+    def give_id(self, known: int, id_: object) -> None:
+        """Give the calls from place `known` on the id that the model wrote, if it is one."""
+        if isinstance(id_, str | int):
+            self.calls[known:] = [structs.replace(call, id=str(id_)) for call in self.calls[known:]]
 
     def fail(self, kind: FailureKind, message: str, start: int, *, name: str = "") -> None:
         """Record the text between `start` and here as a call that cannot be made."""

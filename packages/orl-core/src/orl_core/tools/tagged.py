@@ -33,7 +33,7 @@ class Tag(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A tag at `text[start:end]`. `name` is that of the tool or the parameter; `is_json`: its value is JSON.
 
     `closes_itself`: it is a call without arguments, and nothing follows that belongs to it. `is_body`: its value is
-    not one argument, but the JSON object of all.
+    not one argument, but the JSON object of all. `id` is that of the call.
     """
 
     kind: Kind
@@ -43,6 +43,7 @@ class Tag(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     is_json: bool = False
     closes_itself: bool = False
     is_body: bool = False
+    id: str = ""
 
 
 class TagSyntax(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -114,7 +115,9 @@ def read_block(scan: Scan, syntax: TagSyntax, opening: Tag) -> None:
         scan.jump(tag.end)
         if tag.kind == "close":
             return
+        known = len(scan.calls)
         _read_call(scan, syntax, tag)
+        scan.give_id(known, tag.id)
 
 
 def read_unopened(scan: Scan, syntax: TagSyntax, offered: frozenset[str]) -> bool:

@@ -11,6 +11,8 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from msgspec import structs
+
 from orl_core.errors import RenderError
 from orl_core.messages import Action, ToolCall, ToolSpec
 from orl_core.tools import ToolFormat, parse, tool_format
@@ -24,7 +26,9 @@ _BARE_KEY = re.compile(r"[\w-]+")
 
 
 def render_call(call: ToolCall, format: str = "hermes") -> str:  # noqa: A002
-    """Return the text of one call, its delimiters included: `parse` of it gives the call back. `format` as for `parse`.
+    """Return the text of one call, its delimiters included: `parse` of it gives the call back, but for its id.
+
+    `format` is as for `parse`.
 
     In a format that carries arguments as texts (`qwen3_coder`, `glm45`, `minimax` and others), `parse` needs `tools`
     that state their types.
@@ -35,7 +39,7 @@ def render_call(call: ToolCall, format: str = "hermes") -> str:  # noqa: A002
     name = tool_format(format)
     text = _FORMS[name].text(call)
     read = parse(text, name, tools=[ToolSpec(name=call.name, parameters=schema_of(call.arguments))])
-    if read != Action(calls=(call,)):
+    if [structs.replace(one, id=call.id) for one in read.calls] != [call] or read != Action(calls=read.calls):
         raise RenderError(
             f"the format `{name}` cannot express the call of `{call.name}`: an argument holds one of its delimiters, "
             "or a name or a value that it cannot write. Change the argument, or use a format that writes JSON"

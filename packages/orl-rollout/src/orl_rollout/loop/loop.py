@@ -211,7 +211,10 @@ class _Episode:
             return StopReason.FINISHED, ()
         if self.mistakes.gives_up(refused=all(result.failure for result in results)):
             return StopDetail.INVALID_CALLS, ()
-        return None, tuple(Message(role="tool", name=result.name, content=result.content) for result in results)
+        return None, tuple(
+            Message(role="tool", name=result.name, content=result.content, id=call.id)
+            for call, result in zip(checked, results, strict=True)
+        )
 
     async def _call_side_by_side(self, calls: Sequence[ToolCall | ParseFailure], results: list[ToolResult]) -> None:
         """Run the valid calls at once, a result for each. A fault counts unless a sibling ended the episode.

@@ -64,7 +64,7 @@ class Toolbox:
         checked = self._check_each(first) if _is_light(first) else await asyncio.to_thread(self._check_each, first)
         if len(calls) > MOST_CALLS:
             message = f"{len(calls)} calls at once; only the first {MOST_CALLS} were made"
-            checked.append(ParseFailure(kind=FailureKind.TOO_MANY_CALLS, message=message))
+            checked.append(ParseFailure(kind=FailureKind.TOO_MANY_CALLS, message=message, id=calls[MOST_CALLS].id))
         return checked
 
     def _check_each(self, calls: Sequence[ToolCall | ParseFailure]) -> list[ToolCall | ParseFailure]:
@@ -79,7 +79,7 @@ class Toolbox:
         schema = self._schemas.get(call.name)
         if schema is None:
             message = f"unknown tool `{_short(call.name)}`; the tools are: {self.names}"
-            return ParseFailure(kind=FailureKind.UNKNOWN_TOOL, name=call.name, message=message)
+            return ParseFailure(kind=FailureKind.UNKNOWN_TOOL, name=call.name, message=message, id=call.id)
         with boundary(SessionError, f"applying the schema of tool `{_short(call.name)}`"):
             try:
                 size_of(call.arguments)
@@ -89,7 +89,7 @@ class Toolbox:
         if not complaint:
             return None
         message = _line(f"invalid arguments for `{call.name}` {complaint}")
-        return ParseFailure(kind=FailureKind.INVALID_ARGUMENTS, name=call.name, message=message)
+        return ParseFailure(kind=FailureKind.INVALID_ARGUMENTS, name=call.name, message=message, id=call.id)
 
 
 def _is_light(calls: Sequence[ToolCall | ParseFailure]) -> bool:
