@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any
@@ -23,18 +23,28 @@ from orl_gateway.dialects.reading import unsupported
 REMEMBERED = 1 << 25  # bytes of messages, after which the memory of an episode is cleared
 BODIES = 16  # whose beginnings are compared: sub-agents ask side by side
 BRANCHES = 16  # messages after a known one that are compared, the newest first
+# What the providers say of calls without a result. Clients look for these words.
+_UNANSWERED = {
+    "chat": "The following tool_call_ids did not have response messages",
+    "responses": "No tool output found for function call",
+    "anthropic": "`tool_use` ids were found without `tool_result` blocks immediately after",
+}
+_ONE_RESULT = "Each call must have a single result: send it, or leave the call out."
 KNOWN = b'"%s"' % secrets.token_hex(16).encode()  # replaces the messages that a body shares with an earlier one
 
 
 class Conversation:
     """Collects the messages of a request in the form of ModelRequest. `last` is the last one, None if there is none.
 
+    `sampled` are the ids that the model gave to calls, by those that the client was sent.
+
     System messages at the beginning become one; a later one is shown as a user's, because chat templates have no place
     for it. User messages in a row become one, and so do assistant messages: an action is whole.
     """
 
-    def __init__(self, last: Link | None = None) -> None:
+    def __init__(self, last: Link | None, sampled: Mapping[str, str]) -> None:
         self.last = last
+        self._sampled = sampled
 
     def system(self, blocks: Sequence[TextBlock]) -> None:
         """Add a system or developer message."""
@@ -60,25 +70,32 @@ class Conversation:
         for index, id_ in enumerate(ids):
             if id_ in ids[:index] or self._call(id_):
                 raise RequestRefused(f"two calls of the conversation have the id `{id_}`")
-        actions = tuple(ToolCall(name=name, arguments=arguments) for _, name, arguments in calls)
+        actions = tuple(
+            ToolCall(name=name, arguments=arguments, id=self._sampled.get(id_, "")) for id_, name, arguments in calls
+        )
         self._join(Message(role="assistant", content=tuple(blocks), reasoning=reasoning, calls=actions), "\n", ids)
 
     def result(self, id_: str, blocks: Sequence[TextBlock]) -> None:
         """Add the result of the call `id_`, among the results before it in the order of the calls."""
-        call = self._call(id_)
-        if call is None:
+        place = self._call(id_)
+        if place is None or self.last is None:
             raise RequestRefused(f"a tool result answers the call `{id_}`, which the conversation does not have")
-        order, name = call
+        order, call = place
+        if order not in self.last.waiting:
+            raise RequestRefused(f"two tool results answer the call `{id_}`: {_ONE_RESULT}")
         later: list[Link] = []
         while self.last is not None and self.last.answers > order:
             later.append(self.last)
             self.last = self.last.before
-        self._add(Message(role="tool", content=tuple(blocks), name=name), answers=order)
+        self._add(Message(role="tool", content=tuple(blocks), name=call.name, id=call.id), answers=order)
         for link in reversed(later):
             self._add(link.message, answers=link.answers)
 
-    def messages(self) -> dict[str, Any]:
-        """Return the fields of ModelRequest that hold the conversation."""
+    def messages(self, api: str) -> dict[str, Any]:
+        """Return the fields of ModelRequest that hold the conversation; `api` names the client's API."""
+        if self.last is not None and self.last.waiting:
+            missing = ", ".join(self.last.waiting.values())
+            raise RequestRefused(f"{_UNANSWERED[api]}: {missing}. {_ONE_RESULT}")
         if self.last is None or self.last.message.role == "system":
             raise RequestRefused("the conversation has no message that the model could answer")
         if self.last.message.role == "assistant":
@@ -90,12 +107,12 @@ class Conversation:
             link = link.before
         return {"messages": tuple(reversed(messages)), "last": self.last}
 
-    def _call(self, id_: str) -> tuple[int, str] | None:
-        """Return the place of a call among all calls, and its tool."""
+    def _call(self, id_: str) -> tuple[int, ToolCall] | None:
+        """Return the place of a call among all calls, and the call."""
         for link in self.last.back() if self.last else ():
             if id_ in link.call_ids:
                 index = link.call_ids.index(id_)
-                return link.calls - len(link.call_ids) + index, link.message.calls[index].name
+                return link.calls - len(link.call_ids) + index, link.message.calls[index]
         return None
 
     def _join(self, message: Message, separator: str, call_ids: tuple[str, ...] = ()) -> None:
@@ -114,8 +131,14 @@ class Conversation:
         self._add(message, call_ids)
 
     def _add(self, message: Message, call_ids: tuple[str, ...] = (), answers: int = -1) -> None:
-        calls = len(call_ids) + (self.last.calls if self.last else 0)
-        self.last = Link(before=self.last, message=message, call_ids=call_ids, calls=calls, answers=answers)
+        before = self.last.calls if self.last else 0
+        calls = before + len(call_ids)
+        waiting: dict[int, str] = {**self.last.waiting} if self.last else {}
+        waiting.update(enumerate(call_ids, before))
+        waiting.pop(answers, None)
+        self.last = Link(
+            before=self.last, message=message, call_ids=call_ids, calls=calls, answers=answers, waiting=waiting
+        )
 
 
 class _Known(Struct, frozen=True, eq=False):
@@ -149,12 +172,14 @@ class History:
     """Requests of one episode that were read before. Equal bytes are not read a second time.
 
     `replies` are by their names, each with its request, of APIs whose clients may name one, or a part of it, by its id.
+    `sampled` are the ids that the model gave to calls, by those that the client was sent.
     `samples_forced_calls` tells that a call which a client demands is sampled like any other.
     """
 
     def __init__(self) -> None:
         self.samples_forced_calls = False
         self.replies: dict[str, tuple[ModelRequest, Reply]] = {}
+        self.sampled: dict[str, str] = {}
         self._known: _Known | None = None  # of the body at hand
         self._first: tuple[bytes, Point] | None = None  # its first message, and the point before that
         self._clear()
@@ -216,11 +241,11 @@ class History:
                     continue
             later = point.after.get(part)
             if later is None:
-                conversation = Conversation(point.last)
+                conversation = Conversation(point.last, self.sampled)
                 add(conversation, index + skipped, part)
                 later = point.after[part] = Point(part=part, before=point, last=conversation.last)
                 self._held += len(part)
             point = later
         if expected is not None:
             raise RequestRefused("the body does not continue an earlier one")
-        return {**fields, **Conversation(point.last).messages()}, point
+        return {**fields, **Conversation(point.last, self.sampled).messages(api)}, point

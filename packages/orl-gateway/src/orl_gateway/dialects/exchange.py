@@ -5,7 +5,7 @@ The readers and writers of each API convert it. The module knows no token ids, n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from msgspec import Struct, field
@@ -38,7 +38,8 @@ class Link(Struct, frozen=True, kw_only=True, eq=False, weakref=True):
     """The last message of a conversation, and the conversation before it. Equal is what is one object.
 
     `call_ids` are the ids of the message's calls. `calls` counts the calls of the conversation. `answers` is the place
-    of the call that the message answers among them, -1 if it answers none.
+    of the call that the message answers among them, -1 if it answers none. `waiting` are the ids of calls that have no
+    result, by their places.
     """
 
     before: Link | None
@@ -46,6 +47,7 @@ class Link(Struct, frozen=True, kw_only=True, eq=False, weakref=True):
     call_ids: tuple[str, ...] = ()
     calls: int = 0
     answers: int = -1
+    waiting: Mapping[int, str] = {}
 
     def back(self) -> Iterator[Link]:
         """Yield the links of the conversation, the last one first."""

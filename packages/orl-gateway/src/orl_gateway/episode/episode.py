@@ -280,6 +280,7 @@ class Episode:
         reply = reply_to(place.request, action, counted, cut=cut, most=most)
         turn = structs.replace(turn, action=action, spans=spans, results=reply.results)
         self.tree.commit(place, turn, reply, context)
+        self.history.sampled.update((sent.id, sent.call.id) for sent in reply.calls)
         if place.request.point:  # a later request may name the reply
             self.history.replies[reply.name] = place.request, reply
         self._unmet += not reply.meets(place.request.demand)

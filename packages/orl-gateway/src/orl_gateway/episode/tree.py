@@ -272,5 +272,6 @@ def _with_refused(node: Node, new: tuple[Message, ...]) -> tuple[Message, ...]:
         return new
     others = [message for message in new if message.role != "tool"]
     for position, result in node.reply.refused:
-        results.insert(position, Message(role="tool", name=result.name, content=result.content))
+        id_ = node.turn.action.calls[position].id
+        results.insert(position, Message(role="tool", name=result.name, content=result.content, id=id_))
     return (*results, *others)
