@@ -7,6 +7,7 @@ of an unknown kind is refused, never dropped. Text is valid Unicode already (`re
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, cast
 
@@ -201,26 +202,35 @@ def _sent(block: Block) -> dict[str, Any]:
 def messages_of(reply: object) -> tuple[Message, ...]:
     """Return the opening conversation in our types, from the reply to `/messages`.
 
-    The platform keeps tool results in the user's messages. Here each becomes a message of role `tool`, before the rest.
+    The platform keeps tool results in the user's messages. Here each becomes a message of role `tool`, and those of an
+    action follow it in the order of its calls.
 
     Raises:
+        SessionAnswerError: a call has no result, or a result no call of its own.
         msgspec.ValidationError: the reply is not of the protocol.
     """
-    names: dict[str, str] = {}
-    messages: list[Message] = []
-    for sent in msgspec.convert(reply, tuple[_Message, ...]):
-        calls = [block for block in sent.blocks if isinstance(block, _Call)]
-        names.update({call.id: call.name for call in calls})
-        messages.extend(
-            Message(role="tool", name=names.get(block.tool_call_id, ""), content=_content(block.blocks))
-            for block in sent.blocks
-            if isinstance(block, _Result)
+    conversation = msgspec.convert(reply, tuple[_Message, ...])
+    blocks = [block for sent in conversation for block in sent.blocks]
+    results = [block for block in blocks if isinstance(block, _Result)]
+    call_ids = Counter(block.id for block in blocks if isinstance(block, _Call))
+    result_ids = Counter(block.tool_call_id for block in results)
+    if call_ids != result_ids:
+        raise SessionAnswerError(
+            f"the opening's calls {[*(call_ids - result_ids)]} have no result, its results "
+            f"{[*(result_ids - call_ids)]} no call of their own: send one result for each call"
         )
+    messages: list[Message] = []
+    for sent in conversation:
+        calls = [block for block in sent.blocks if isinstance(block, _Call)]
         content = _content(sent.blocks)
         reasoning = "\n\n".join(block.text for block in sent.blocks if isinstance(block, _Reasoning))
         if content or calls or reasoning:
             own = tuple(ToolCall(name=call.name, arguments=call.input) for call in calls)
             messages.append(Message(role=sent.role, content=content, reasoning=reasoning, calls=own))
+        for call in calls:
+            result = next(result for result in results if result.tool_call_id == call.id)
+            results.remove(result)
+            messages.append(Message(role="tool", name=call.name, content=_content(result.blocks)))
     return tuple(messages)
 
 
