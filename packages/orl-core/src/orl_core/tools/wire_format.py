@@ -89,7 +89,10 @@ class WireFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             action = typed(action, tools, nested=self.nested, python=self.python)
         if any(_is_empty(call) for call in action.calls):
             free = {tool.name for tool in tools} - {tool.name for tool in tools if tool.parameters.get("required")}
-            calls = [ToolCall(name=one.name) if _is_empty(one) and one.name in free else one for one in action.calls]
+            calls = [
+                ToolCall(name=one.name, id=one.id) if _is_empty(one) and one.name in free else one
+                for one in action.calls
+            ]
             action = structs.replace(action, calls=tuple(calls))
         return action, spans
 
