@@ -1,4 +1,4 @@
-"""The id beside a result in the prompt is the id of the call that it answers, in every format whose calls have ids.
+"""The id next to a result in the prompt is the id of the call that it answers, in every format whose calls have ids.
 
 Each call has a word of its own, which its result repeats. The ids are what a model may write: counted over the
 conversation or from the beginning again, with gaps where a call was lost, or the same one twice.
@@ -56,10 +56,10 @@ class Call(NamedTuple):
 
 
 class Written(NamedTuple):
-    """A format. `call` writes one with its id; they stand between `before` and `after`, joined by `between`.
+    """A format. `call` writes one with its id; they are between `before` and `after`, joined by `between`.
 
     `shown` and `called` match a result and a call in a prompt, with the groups `id` and `text`. `ends`: a broken call
-    ends the others; `late`: its id stands behind what is broken.
+    ends the others; `late`: its id is behind what is broken.
     """
 
     id: Callable[[Call], str]
@@ -154,7 +154,7 @@ def turns(draw: st.DrawFn, written: Written, *kinds: str) -> list[list[Call]]:
 
 
 def found(pattern: str, shown: str) -> list[tuple[str, str]]:
-    """Return the ids in a prompt, each with the word beside it; "" stands for an error."""
+    """Return the ids in a prompt, each with the word next to it; "" for an error."""
     pairs = [(match["id"], re.search("word[0-9]+", match["text"])) for match in re.finditer(pattern, shown, re.DOTALL)]
     return [(id_, word[0] if word else "") for id_, word in pairs]
 

@@ -1,4 +1,4 @@
-"""The stand-in for Tinker: a fault of its own is final and tells where it is."""
+"""The stand-in for Tinker: a fault of its own is final and has its place."""
 
 from __future__ import annotations
 

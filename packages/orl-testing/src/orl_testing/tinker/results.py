@@ -94,7 +94,7 @@ class Results:
         return web.Response(body=answer.body, content_type=answer.content_type)
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work` beside what runs."""
+        """Run `work` next to what runs."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
