@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
 from orl_core.messages import ParseFailure, ToolCall
 from orl_core.tools import parse
 from rich.console import Console
@@ -153,7 +154,7 @@ def agreement(console: Console, served: Detectors, count: int) -> list[str]:
     complaints: list[str] = []
     unexplained: list[str] = []
     for reply in replies(count):
-        mine = parse(reply.text, reply.format, tools=TOOLS).calls
+        mine = tuple(structs.replace(call, id="") for call in parse(reply.text, reply.format, tools=TOOLS).calls)
         answer = served.parse(reply.detector, reply.text)
         theirs = [[name, _arguments(text)] for name, text in answer["calls"]]
         why = difference(mine, theirs, answer["error"])

@@ -70,7 +70,8 @@ async def play(reader: Reader, slots: int, played: list[tuple[list[Any] | None, 
 def main(spec: Path, answer: Path) -> None:
     """Play, and write the samples that slime's manager would get, the groups dropped, and what ended the run."""
     given = json.loads(spec.read_text(encoding="utf-8"))
-    args = arguments(*map(Path, given["paths"]), given["url"], given["config"], **given["changes"])
+    checkpoint, tasks = map(Path, given["paths"])
+    args = arguments(checkpoint, tasks, given["url"], given["config"], **given["changes"])
     played, ended = list[tuple[list[Any] | None, Any]](), ""
     try:
         asyncio.run(play(Reader(args, given["first"]), given["slots"], played))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 from orl_core import Action, Message, ParseFailure, RenderError, TextBlock, ToolCall, ToolSpec
 from orl_core.messages import FailureKind
 from orl_core.render.call_check import CASES, tools_of
 
+from tests.core.tools.wire import without_ids
 from tests.kit.families import renderer
 from tests.kit.tokenizers import renderer_of, tokenizer
 
@@ -47,7 +49,8 @@ def test_other_formats_are_read_back(name: str) -> None:
     written = renderer(name)
     for case in CASES[:14]:
         action = Action(calls=case.calls)
-        assert written.parse(written.write(action, tools_of(case)), tools_of(case)) == action
+        read = written.parse(written.write(action, tools_of(case)), tools_of(case))
+        assert structs.replace(read, calls=without_ids(read.calls)) == action
 
 
 def test_next_message_follows_a_written_action() -> None:

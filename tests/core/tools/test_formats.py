@@ -308,7 +308,8 @@ def test_empty_arguments_are_no_arguments(wire: Wire) -> None:
     """Models write `""`, or nothing, for the arguments of a tool that requires none."""
     text = wire.text([NOW])
     for empty in ['""'] if '": {}' in text else ['""', "", " \n"]:
-        assert parse(text.replace("{}", empty), wire.format, tools=[ToolSpec(name="now")]).calls == (NOW,), empty
+        action = parse(text.replace("{}", empty), wire.format, tools=[ToolSpec(name="now")])
+        assert without_ids(action.calls) == (NOW,), empty
     required = ToolSpec(name="now", parameters={"type": "object", "required": ["zone"]})
     if '": {}' not in text:
         (call,) = parse(text.replace("{}", ""), wire.format, tools=[required]).calls
