@@ -85,18 +85,14 @@ def culprits(changed: Part, failing: Callable[[Part], Failed], over: Callable[[]
     return smallest(changed, lambda part: not over() and 2 * len(tests & failing(part)) > len(tests)) if tests else ()
 
 
-def resolve(wanted: Sequence[str], *options: str) -> dict[str, str]:
-    """Return the newest versions that fit, by package."""
+def resolve(wanted: Sequence[str], preferred: str) -> dict[str, str]:
+    """Write and return the versions of all packages: a preferred one if it fits, else the newest. {} if none fit."""
+    pins = PLACE / "pins.txt"
+    pins.write_text(preferred, "utf-8")  # uv keeps what it finds in its output file
     command = ["uv", "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--prerelease", "if-necessary"]
-    done = subprocess.run(
-        [*command, "--python", str(PLACE), *options, "-"],
-        input="\n".join(wanted),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        cwd=ROOT,
-    )
-    return dict(line.split("==") for line in done.stdout.splitlines())
+    command += ["--python", str(PLACE), "--output-file", str(pins), "-"]
+    done = subprocess.run(command, input="\n".join(wanted), text=True, check=False, cwd=ROOT)
+    return dict(line.split("==") for line in pins.read_text("utf-8").splitlines()) if done.returncode == 0 else {}
 
 
 def differing(old: Versions, new: Versions) -> Part:
@@ -104,11 +100,9 @@ def differing(old: Versions, new: Versions) -> Part:
     return tuple(name for name, at in new.items() if old.get(name) != at)
 
 
-def install(versions: Versions) -> bool:
-    """Install exactly these versions. Return whether they fit each other."""
-    pins = PLACE / "pins.txt"
-    pins.write_text("".join(f"{name}=={at}\n" for name, at in versions.items()), "utf-8")
-    return subprocess.run(["uv", "pip", "install", "-q", "--python", PLACE, "-r", pins], check=False).returncode == 0
+def install(*words: str | Path) -> None:
+    """Install into the environment of the newest versions."""
+    subprocess.run(["uv", "pip", "install", "--quiet", "--python", PLACE, *words], check=True, cwd=ROOT)
 
 
 def run_tests(arguments: Sequence[str], seconds: float) -> tuple[int, list[str]]:
@@ -148,11 +142,13 @@ def again(arguments: Sequence[str], tests: Sequence[str]) -> list[str]:
 def search(arguments: Sequence[str], tests: Sequence[str], old: Versions, new: Versions) -> Part:
     """Return the packages whose new versions break `tests`, and print what each run finds."""
     changed, ends = differing(old, new), time.monotonic() + SEARCH_SECONDS
+    preferred = "".join(f"{name}=={at}\n" for name, at in old.items())
 
     def failing(part: Part) -> Failed:
         """Return the tests that fail: all if the run does not end, none if the versions do not fit each other."""
         found: Sequence[str] = ()
-        if install({**old, **{name: new[name] for name in part}}):
+        if resolve([*requirements(ROOT), *(f"{name}=={new[name]}" for name in part)], preferred):
+            install("--requirements", PLACE / "pins.txt")
             code, failed = run_tests(again(arguments, tests), AGAIN_SECONDS)
             found = tests if code == OVERDUE else failed or [f"exit code {code}"] * bool(code)
         print(f"{len(part)} of {len(changed)} new: {len(found)} of {len(tests)} fail", flush=True)
@@ -166,17 +162,15 @@ def main(given: Sequence[str]) -> int:
     options = argparse.ArgumentParser(prog="test-newest", description="Arguments go to pytest.", allow_abbrev=False)
     _, arguments = options.parse_known_args(given)
     subprocess.run(["uv", "venv", "--quiet", "--clear", "--python", sys.executable, PLACE], check=True)
-    locked = PLACE / "locked.txt"
-    export = ["uv", "export", "--quiet", "--frozen", "--all-packages", "--all-extras", "--group", "dev"]
-    subprocess.run([*export, "--no-hashes", "--no-emit-workspace", "--output-file", locked], check=True, cwd=ROOT)
-    wanted = requirements(ROOT)
-    old, new = resolve(wanted, "--constraints", str(locked)), resolve(wanted)
-    ours = chain.from_iterable(("--editable", file.parent) for file in packages(ROOT).values())
-    subprocess.run(["uv", "pip", "install", "-q", "--python", PLACE, "--no-deps", *ours], check=True, cwd=ROOT)
+    export = ["uv", "export", "--quiet", "--frozen", "--all-packages", "--all-extras", "--group", "dev", "--no-hashes"]
+    locked = subprocess.check_output([*export, "--no-emit-workspace"], text=True, cwd=ROOT)
+    old, new = resolve(requirements(ROOT), locked), resolve(requirements(ROOT), "")
+    if not (old and new):
+        return 1  # uv has said why
     for name in differing(old, new):
         print(f"{name} {old.get(name, 'none')} -> {new[name]}", flush=True)
-    if not install(new):
-        return 1
+    ours = chain.from_iterable(("--editable", file.parent) for file in packages(ROOT).values())
+    install("--no-deps", "--requirements", PLACE / "pins.txt", *ours)
     code, failed = run_tests(arguments, SUITE_SECONDS)
     if code:
         broken = search(arguments, failed[:FIRST], old, new)
