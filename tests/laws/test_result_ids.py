@@ -275,16 +275,13 @@ def test_agent_answers_calls_in_any_order(
 
 
 @every_format
-@every_api
 @given(data=st.data(), random=st.randoms(use_true_random=False))
-def test_agent_that_edits_shows_calls_and_results_alike(
-    name: str, api: ClientApi, form: Form, data: st.DataObject, random: Random
-) -> None:
+def test_agent_that_edits_shows_calls_and_results_alike(name: str, data: st.DataObject, random: Random) -> None:
     """A conversation that begins again is the chat template's own. Kimi K2 and Mistral show the sampled ids there."""
     drawn = data.draw(turns(FORMATS[name], "good"))
     said = [[call._replace(number=10 * turn + call.number % 10) for call in one] for turn, one in enumerate(drawn)]
     engine = engine_of(name, said)
-    asyncio.run(converse(name, engine, len(said), random, api, form, edits=True))
+    asyncio.run(converse(name, engine, len(said), random, CHAT, chat, edits=True))
     calls = check_opening(name, engine.requests[-1].token_ids, said)
     if name not in ("kimi_k3", "command_r7b", "cohere2_moe"):  # these templates number calls themselves
         assert calls == [(FORMATS[name].id(call), call.word) for one in said for call in one]
