@@ -146,8 +146,6 @@ def fail_json(scan: Scan, exc: NotJson, start: int, shape: CallShape, *, name: s
     scan.go(start, shape.stops)
     text = scan.text[start : scan.at].strip()
     scan.calls.append(_broken(exc, text, shape, complete=not exc.cut, name=name))
-    if shape.numbered and (begun := re.match(rf'\{{\s*+"{shape.numbered}"\s*+:\s*+"([^"\\]*+)"', text)):
-        scan.give_id(-1, begun[1])
 
 
 def _broken(exc: NotJson, text: str, shape: CallShape, *, complete: bool, name: str) -> ParseFailure:
@@ -164,7 +162,7 @@ def _add(scan: Scan, value: Any, text: str, shape: CallShape) -> None:
     """Record the call that a JSON value makes, and its id."""
     scan.calls.append(_call_of(value, text, shape))
     if isinstance(value, dict):
-        scan.give_id(-1, cast("dict[Any, Any]", value).get(shape.numbered))
+        scan.give_id(cast("dict[Any, Any]", value).get(shape.numbered))
 
 
 def _call_of(value: Any, text: str, shape: CallShape) -> ToolCall | ParseFailure:
@@ -262,18 +260,15 @@ def _read_llama(scan: Scan) -> None:
 
 
 _KIMI_NUMBER = re.compile(r":[0-9]+\Z")
-_KIMI_ID = re.compile(r"\s*+([^\s{]*:[0-9]++)")
 _KIMI_ARGUMENTS = "<|tool_call_argument_begin|>"
 
 
 def _read_kimi(scan: Scan, shape: CallShape) -> None:
     start = scan.at
-    known = len(scan.calls)
     written = read_name(scan, _KIMI_ARGUMENTS, shape)
     if written is not None:
         read_named(scan, shape, _KIMI_NUMBER.sub("", written.removeprefix("functions.")), start)
-    begun = _KIMI_ID.match(scan.text, start, scan.at)
-    scan.give_id(known, written or (begun and begun[1]))
+        scan.give_id(written)
 
 
 def _format(

@@ -38,7 +38,7 @@ def _at_mark(scan: Scan) -> bool:
 
 
 def _named(scan: Scan) -> None:
-    start, known, id_ = scan.at, len(scan.calls), ""
+    start, id_ = scan.at, ""
     mark = scan.go(start, _DELIMITERS)
     name = scan.text[start : scan.at].strip()
     if mark is not None and mark.delimiter == CALL_ID:
@@ -53,7 +53,7 @@ def _named(scan: Scan) -> None:
     else:
         scan.pass_mark()
         _arguments(scan, name, start)
-    scan.give_id(known, id_)
+    scan.give_id(id_)
 
 
 def _arguments(scan: Scan, name: str, start: int) -> None:

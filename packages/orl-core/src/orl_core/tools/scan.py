@@ -111,10 +111,10 @@ class Scan:
         self.spans.append(Span(part=part, start=self.begin, end=self.at))
         self.begin = self.at
 
-    def give_id(self, known: int, id_: object) -> None:
-        """Give the calls from place `known` on the id that the model wrote, if it is one."""
+    def give_id(self, id_: object) -> None:
+        """Give the last call the id that the model wrote, if it is one."""
         if isinstance(id_, str | int):
-            self.calls[known:] = [structs.replace(call, id=str(id_)) for call in self.calls[known:]]
+            self.calls[-1] = structs.replace(self.calls[-1], id=str(id_))
 
     def fail(self, kind: FailureKind, message: str, start: int, *, name: str = "") -> None:
         """Record the text between `start` and here as a call that cannot be made."""

@@ -115,9 +115,8 @@ def read_block(scan: Scan, syntax: TagSyntax, opening: Tag) -> None:
         scan.jump(tag.end)
         if tag.kind == "close":
             return
-        known = len(scan.calls)
         _read_call(scan, syntax, tag)
-        scan.give_id(known, tag.id)
+        scan.give_id(tag.id)
 
 
 def read_unopened(scan: Scan, syntax: TagSyntax, offered: frozenset[str]) -> bool:
@@ -145,6 +144,7 @@ def read_unopened(scan: Scan, syntax: TagSyntax, offered: frozenset[str]) -> boo
         if syntax.block:
             wrong = f"the tool call has no {syntax.block}; write {syntax.block} before it"
             scan.fail(FailureKind.UNOPENED, wrong, first.start, name=first.name)
+            scan.give_id(first.id)
         else:
             scan.calls += fork.calls
         scan.tell("calls")

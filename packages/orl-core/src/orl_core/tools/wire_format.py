@@ -29,6 +29,10 @@ _CALL = re.compile(
     rf"|(?:\[\s*+)?+{_WORD}(?:[({{]|\s*+(?:<arg_key>|<｜tool▁sep｜>|<\|tool_call_argument_begin\|>))"  # noqa: RUF001
     rf"|({_WORD})\s*+(?:\[CALL_ID\][\w-]++\s*+)?+\Z"
 )
+# The id that a call begins with, in any format whose calls have ids: it names what cannot be read behind it.
+_ID = re.compile(
+    r'(?:\[\s*+)?+\{\s*+"tool_call_id"\s*+:\s*+"([^"\\]*+)"|[\w.-]++\s*+\[CALL_ID\]\s*+([\w-]++)|([\w.:-]*:[0-9]++)'
+)
 Reader = Callable[[Scan], None]
 
 
@@ -87,6 +91,7 @@ class WireFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         action, spans = self.parse(marked, offered, reasoning_opened=reasoning_opened)
         if action.calls and self.carries_texts:
             action = typed(action, tools, nested=self.nested, python=self.python)
+        action = structs.replace(action, calls=tuple(map(_with_id, action.calls)))
         if any(_is_empty(call) for call in action.calls):
             free = {tool.name for tool in tools} - {tool.name for tool in tools if tool.parameters.get("required")}
             calls = [
@@ -205,6 +210,12 @@ def bare(reader: Reader, opening: re.Pattern[str]) -> Reader:
 
 def frame(_: Scan) -> None:
     """Read nothing: the delimiter is around calls."""
+
+
+def _with_id(call: ToolCall | ParseFailure) -> ToolCall | ParseFailure:
+    """Return a failure with the id that its text begins with, if it has none."""
+    match = _ID.match(call.text) if isinstance(call, ParseFailure) and not call.id else None
+    return structs.replace(call, id=match[match.lastindex or 0]) if match else call
 
 
 def _is_empty(call: ToolCall | ParseFailure) -> bool:
