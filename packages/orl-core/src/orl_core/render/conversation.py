@@ -67,8 +67,8 @@ def for_template(
             dicts.append(action)
         elif message.role == "tool":
             name = change(clean(message.name))
-            number += not waiting
             dicts.append(tool_dict(content, name=name, call=[*waiting, dialect.call_id(number, name)][0]))
+            number += not waiting
             waiting = waiting[1:]
         else:
             dicts.append({"role": message.role, "content": content})

@@ -217,8 +217,8 @@ class Plans:
     def find_count(self) -> None:
         """Find the number that the template gives to a result, where the next result has the next number."""
         with suppress(RenderError):
-            both = self.tail(("tool", "tool")).split(sentinel("c", 1))[0].split(sentinel("c", 0))
-            numbers, following = (dict(_COUNTED.findall(without_slots(text))) for text in both)
+            first, second, _ = re.split(r"Zqc\d+", self.tail(("tool", "tool")))
+            numbers, following = (dict(_COUNTED.findall(without_slots(text))) for text in (first, second))
             later = self.tail(("tool",), before=rounds([1], as_text=self.form(("tool",)).as_text))
             for lead, number in numbers.items():
                 if following.get(lead) == str(int(number) + 1):
@@ -249,7 +249,7 @@ class Plans:
             stops = ", ".join(self.stops) or "(none)"
             raise _NoTail(2, f"none of the stop tokens {stops} follows the assistant; {remedy}")
         head, tail = rendered[: stop.start()], rendered[stop.start() :]
-        self.own_ids = self.own_ids or ("Zqi" in tail and "Zqi" not in head)
+        self.own_ids = self.own_ids or (form.calls and "Zqi" in tail and "Zqi" not in head)
         if self.count is not None:
             places = count()
             tail = re.sub(rf"(?<={re.escape(self.count.lead)})\d+", lambda _: sentinel("i", next(places)), tail)
