@@ -134,7 +134,7 @@ def test_calls_that_were_answered_earlier_are_not_named(name: str) -> None:
 
 
 def test_output_of_a_call_may_follow_a_message() -> None:
-    """Responses asks for an output of each call, wherever it is."""
+    """Responses asks for an output of each call, at any place."""
     items = responses(("call_a",), ("call_a",))["input"]
     request = RESPONSES.read(wire({"input": [items[0], items[1], items[3], items[2]]}))
     assert sorted(message.role for message in request.messages) == ["assistant", "tool", "user", "user"]

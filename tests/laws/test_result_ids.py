@@ -1,4 +1,4 @@
-"""The id next to a result in the prompt is the id of the call that it answers, in every format whose calls have ids.
+"""The id of a result in the prompt is the id of the call that it answers, in every format whose calls have ids.
 
 Each call has a word of its own, which its result repeats. The ids are what a model may write: counted over the
 conversation or from the beginning again, with gaps where a call was lost, or the same one twice.
@@ -56,7 +56,7 @@ class Call(NamedTuple):
 
 
 class Written(NamedTuple):
-    """A format. `call` writes one with its id; they are between `before` and `after`, joined by `between`.
+    """A format. `call` writes one with its id; calls are between `before` and `after`, joined by `between`.
 
     `shown` and `called` match a result and a call in a prompt, with the groups `id` and `text`. `ends`: a broken call
     ends the others; `late`: its id is behind what is broken.
@@ -154,7 +154,7 @@ def turns(draw: st.DrawFn, written: Written, *kinds: str) -> list[list[Call]]:
 
 
 def found(pattern: str, shown: str) -> list[tuple[str, str]]:
-    """Return the ids in a prompt, each with the word next to it; "" for an error."""
+    """Return the ids in a prompt, each with the word of that call or result; "" is an error."""
     pairs = [(match["id"], re.search("word[0-9]+", match["text"])) for match in re.finditer(pattern, shown, re.DOTALL)]
     return [(id_, word[0] if word else "") for id_, word in pairs]
 
@@ -238,11 +238,11 @@ every_api = pytest.mark.parametrize(
 
 
 async def converse(
-    name: str, engine: ScriptedEngine, turns: int, random: Random, api: ClientApi, form: Form, *, edits: bool = False
+    name: str, engine: ScriptedEngine, turns: int, random: Random, api: ClientApi, form: Form, does: str = ""
 ) -> list[str | None]:
-    """Play an agent that answers calls in any order, and that may edit its first message before its last request.
+    """Play an agent that answers calls in any order. Return why its turns began a conversation.
 
-    Return why its turns began a conversation.
+    It "edits" its first message before its last request, or "renames" calls, as clients do that want other ids.
     """
     job = RolloutSpec(task=TASK, rollout_id="k", limits=LIMITS)
     said: Said = []
@@ -251,9 +251,11 @@ async def converse(
     async with Episode(job, session=session, renderer=renderer(name), engine=engine) as episode:
         for turn in range(turns + 1):
             body = form(said, answer, results)
-            if edits and turn == turns:
+            if does == "edits" and turn == turns:
                 said[0] = {"role": "user", "content": "Play on."}
-            request = api.read(json.dumps(body).encode(), episode.history)
+            text = json.dumps(body)
+            text = re.sub('"call_([0-9a-f]{8})', '"own_\\1', text) if does == "renames" else text
+            request = api.read(text.encode(), episode.history)
             reply = await episode.ask(request)
             answer = api.body(reply, request)
             results = [(sent.id, sent.call.arguments["x"]) for sent in reply.calls]
@@ -268,9 +270,9 @@ def test_agent_answers_calls_in_any_order(
     name: str, api: ClientApi, form: Form, data: st.DataObject, random: Random
 ) -> None:
     """The gateway's own ids, which an agent sends back, stand for those that the model sampled."""
-    said = data.draw(turns(FORMATS[name], "good", "broken"))
+    said, does = data.draw(turns(FORMATS[name], "good", "broken")), data.draw(st.sampled_from(["", "renames"]))
     engine = engine_of(name, said)
-    assert asyncio.run(converse(name, engine, len(said), random, api, form)) == [None] * (len(said) + 1)
+    assert asyncio.run(converse(name, engine, len(said), random, api, form, does)) == [None] * (len(said) + 1)
     check_results(name, engine, said)
 
 
@@ -281,7 +283,7 @@ def test_agent_that_edits_shows_calls_and_results_alike(name: str, data: st.Data
     drawn = data.draw(turns(FORMATS[name], "good"))
     said = [[call._replace(number=10 * turn + call.number % 10) for call in one] for turn, one in enumerate(drawn)]
     engine = engine_of(name, said)
-    asyncio.run(converse(name, engine, len(said), random, CHAT, chat, edits=True))
+    asyncio.run(converse(name, engine, len(said), random, CHAT, chat, "edits"))
     calls = check_opening(name, engine.requests[-1].token_ids, said)
     if name not in ("kimi_k3", "command_r7b", "cohere2_moe"):  # these templates number calls themselves
         assert calls == [(FORMATS[name].id(call), call.word) for one in said for call in one]

@@ -77,17 +77,17 @@ class Conversation:
 
     def result(self, id_: str, blocks: Sequence[TextBlock]) -> None:
         """Add the result of the call `id_`, among the results before it in the order of the calls."""
-        place = self._call(id_)
-        if place is None or self.last is None:
+        call = self._call(id_)
+        if call is None or self.last is None:
             raise RequestRefused(f"a tool result answers the call `{id_}`, which the conversation does not have")
-        order, call = place
+        order, name = call
         if order not in self.last.waiting:
-            raise RequestRefused(f"two tool results answer the call `{id_}`: {_ONE_RESULT}")
+            raise RequestRefused(f"two tool results answer the call `{id_}`. {_ONE_RESULT}")
         later: list[Link] = []
         while self.last is not None and self.last.answers > order:
             later.append(self.last)
             self.last = self.last.before
-        self._add(Message(role="tool", content=tuple(blocks), name=call.name, id=call.id), answers=order)
+        self._add(Message(role="tool", content=tuple(blocks), name=name), answers=order)
         for link in reversed(later):
             self._add(link.message, answers=link.answers)
 
@@ -107,12 +107,12 @@ class Conversation:
             link = link.before
         return {"messages": tuple(reversed(messages)), "last": self.last}
 
-    def _call(self, id_: str) -> tuple[int, ToolCall] | None:
-        """Return the place of a call among all calls, and the call."""
+    def _call(self, id_: str) -> tuple[int, str] | None:
+        """Return the place of a call among all calls, and its tool."""
         for link in self.last.back() if self.last else ():
             if id_ in link.call_ids:
                 index = link.call_ids.index(id_)
-                return link.calls - len(link.call_ids) + index, link.message.calls[index]
+                return link.calls - len(link.call_ids) + index, link.message.calls[index].name
         return None
 
     def _join(self, message: Message, separator: str, call_ids: tuple[str, ...] = ()) -> None:

@@ -266,12 +266,15 @@ def _same_or_dropped(now: str, then: str) -> bool:
 
 
 def _with_refused(node: Node, new: tuple[Message, ...]) -> tuple[Message, ...]:
-    """Return the new messages with our own results of the calls that were not sent, in the order of the calls."""
+    """Return the new messages with our own results of the calls that were not sent, in the order of the calls.
+
+    Each has the id of its call, whatever id the agent has for it.
+    """
     results = [message for message in new if message.role == "tool"]
     if not results:
         return new
     others = [message for message in new if message.role != "tool"]
     for position, result in node.reply.refused:
-        id_ = node.turn.action.calls[position].id
-        results.insert(position, Message(role="tool", name=result.name, content=result.content, id=id_))
-    return (*results, *others)
+        results.insert(position, Message(role="tool", name=result.name, content=result.content))
+    answers = zip(results, node.turn.action.calls, strict=False)
+    return (*(structs.replace(result, id=call.id) for result, call in answers), *others)
