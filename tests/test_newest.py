@@ -15,7 +15,7 @@ from tests import newest
 
 ROOT = Path(__file__).parents[1]
 NAMES = tuple(f"package-{n:02}" for n in range(32))
-MOVING = ("transformers", "trl", "openreward", "sglang-router")  # orl uses names of them that move
+MOVING = ("transformers", "trl", "openreward", "tinker", "sglang-router")  # orl uses names of them that move
 
 
 @pytest.mark.parametrize("name", MOVING)
