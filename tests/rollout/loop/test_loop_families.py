@@ -51,9 +51,10 @@ def kimi(*numbers: int) -> str:
     [
         ([kimi(0), kimi(0), kimi(1)], [[0], [0]]),
         (["<think>Now." + kimi(0)[:-10] + "</think>" + kimi(1), kimi(2)], [[1]]),
+        (["<think>I call." + kimi(0), kimi(1), kimi(2)], [[0], [1]]),
         ([kimi(*range(34)), kimi(34), kimi(35)], [[*range(33)], [34]]),
     ],
-    ids=("counts from 0 again", "mentioned in reasoning", "more calls than are made"),
+    ids=("counts from 0 again", "mentioned in reasoning", "in open reasoning", "more calls than are made"),
 )
 async def test_result_has_the_id_that_the_model_counted(said: list[str], ids: list[list[int]]):
     """A call that is not made shifts no other: of 34 calls 32 are made, and the result of the next says so."""
