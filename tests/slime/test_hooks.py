@@ -228,7 +228,7 @@ async def test_a_run_that_is_over_fails_lists_and_is_told_by_every_log(
 
 
 def test_evaluations_have_steps_in_a_process_that_plays_no_training(tmp_path: Path):
-    """Where slime plays on several nodes, its manager evaluates and logs."""
+    """If slime plays on several nodes, its manager evaluates and logs."""
     run = run_of(Namespace(orl_folder=str(tmp_path)))
     assert run.step(0, evaluation=True) == 0
     log_rollout(6, Namespace(orl_folder=str(tmp_path)), one_sample(), None, 1.0)

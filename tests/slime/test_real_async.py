@@ -107,7 +107,7 @@ async def test_10_two_loops_have_own_clients_and_aborted_is_reset(hosted: Hosted
 
 # shows A19
 async def test_10_a_filter_is_obeyed_where_our_probe_says_so(hosted: Hosted):
-    """Where it is not, the launcher refuses the option: without signal, the group trains."""
+    """An older slime does not, and the launcher refuses the option: without signal, the group trains."""
     refusal = Fault(kind=FaultKind.STATUS, status=400, message="no", at=0)
     flags = {"dynamic_sampling_filter_path": "orl_slime.hooks.has_signal", "sglang_server_concurrency": 2}
     with hosted(hosting, [refusal], **ASYNC, **flags) as (host, _), working(host):

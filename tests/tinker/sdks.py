@@ -59,7 +59,7 @@ def environment(folder: Path, sdk: str) -> Path:
 
 
 def refused(folder: Path, seconds: float) -> bool:
-    """Whether one line refuses the SDK that is too old."""
+    """Return if one line refuses the SDK that is too old."""
     python = environment(folder, TOO_OLD)
     command = [python.with_name("orl"), "train", "tinker", "--config", "configs/local.yaml", "--dry-run"]
     code, output = run(command, seconds)
@@ -68,7 +68,7 @@ def refused(folder: Path, seconds: float) -> bool:
 
 
 def passes(folder: Path, sdk: str, arguments: Sequence[str], seconds: float) -> bool:
-    """Whether the tests pass with this SDK."""
+    """Return if the tests pass with this SDK."""
     python, began = environment(folder, sdk), time.monotonic()
     print(run([python, "-c", VERSIONS], 120)[1].strip(), flush=True)
     command = [python, "-m", "pytest", "-q", "-n", "2", "-m", "not slow", "tests/tinker", *arguments]

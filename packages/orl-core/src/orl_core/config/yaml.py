@@ -31,7 +31,7 @@ class _Loader(yaml.SafeLoader):
 
     def construct_number(self, node: yaml.ScalarNode) -> int | float:
         if _OTHER_BASE.match(node.value):
-            text = "a number with a leading 0 or a colon has another base in YAML: write it plainly, a text in quotes"
+            text = "YAML reads a number with a leading 0 or a colon in base 8 or 60: write it in base 10, or in quotes"
             raise yaml.constructor.ConstructorError(None, None, text, node.start_mark)
         is_float = node.tag.endswith("float")
         return self.construct_yaml_float(node) if is_float else self.construct_yaml_int(node)
