@@ -52,7 +52,8 @@ def test_reduce_reward_is_total_finite_and_bounded(rewards: list[float | None], 
 
 
 def test_reduce_rewards_says_what_it_does():
-    assert reduce_rewards([0.5, 1.0]) == 0.75
+    assert reduce_rewards([0.5, 1.0]) == reduce_reward(played([0.5, 1.0]), environment()) == 1.5
+    assert reduce_rewards([0.5, 1.0], "mean") == 0.75
     assert reduce_rewards([0.5, 1.0, None], "mean", terminal=False, nonterminal=-0.5, lower=0, upper=0.7) == 1 / 3
     assert reduce_rewards([], "max", lower=-5) == 0.0
 

@@ -141,6 +141,10 @@ _NAMES = {
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
+def __dir__() -> list[str]:  # help() and completion show the names that are not loaded yet
+    return [*globals(), *__all__]
+
+
 def __getattr__(name: str) -> object:
     if name == "__version__":
         from importlib.metadata import version

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from orl_core.errors import expect
 from orl_core.trajectory import Generation, Trajectory, Turn
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def to_data(trajectory: Trajectory, *, reward: float) -> tuple[Datum, ...]:
     One datum, or one for each row of turns: a row ends where reasoning was stripped, and a branch is a row of its own.
     A trajectory that does not train gives well-formed data whose `loss_mask` is all 0.
     """
+    expect(Trajectory, "trajectory", trajectory)
     turns, parents = trajectory.turns, trajectory.parents
     return tuple(
         _datum(trajectory, _history(turns, parents, row[0]), [turns[index] for index in row], reward)

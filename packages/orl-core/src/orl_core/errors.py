@@ -8,16 +8,19 @@
     └── RunAborted      the breaker: too many rollouts end in ERROR; the only exception that leaves an adapter
 
 Exceptions are for broken machinery. How an episode ends (`StopReason`) and what a model gets wrong (`ParseFailure`)
-are values. This module knows nothing of asyncio: cancellation is a `BaseException` and passes through `boundary`.
+are values. A wrong call of a function is a TypeError (`expect`) or a ValueError. This module knows nothing of asyncio:
+cancellation is a `BaseException` and passes through `boundary`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, AnyStr
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from types import UnionType
 
 LONGEST_MESSAGE = 1 << 14  # characters of a foreign exception's text
 _PYO3 = "pyo3_runtime"  # the module of PanicException, a class that every extension in Rust has of its own
@@ -101,6 +104,28 @@ def boundary(error: type[OrlError], what: str) -> Generator[None]:
         if type(exc).__module__ != _PYO3:
             raise
         raise error(_message(what, exc)) from exc
+
+
+def expect(kind: type | UnionType, name: str, value: object, advice: str = "") -> None:
+    """Refuse an argument of another type, by its name.
+
+    Raises:
+        TypeError: `value` is no `kind`.
+    """
+    if not isinstance(value, kind):
+        wanted = getattr(kind, "__name__", kind)
+        raise TypeError(f"`{name}` is of type {type(value).__name__}. Give a {wanted}{advice}")
+
+
+def expect_each(kind: type | UnionType, name: str, values: Sequence[object], advice: str = "") -> None:
+    """Refuse a sequence with a member of another type, by its place.
+
+    Raises:
+        TypeError: `values` is no sequence, or one of them is no `kind`.
+    """
+    expect(Sequence, name, values)
+    for place, value in enumerate(values):
+        expect(kind, f"{name}[{place}]", value, advice)
 
 
 def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:

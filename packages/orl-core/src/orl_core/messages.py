@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
+from orl_core.errors import expect_each
+
 Role = Literal["system", "user", "assistant", "tool"]
 
 
@@ -136,7 +138,12 @@ class Message(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def text_of(content: tuple[Block, ...]) -> str:
-    """Return the text blocks of `content`, joined by newlines. The caller has refused images before."""
+    """Return the text blocks of `content`, joined by newlines. The caller has refused images before.
+
+    Raises:
+        TypeError: it holds something else than blocks; a plain text does.
+    """
+    expect_each(Block, "content", content, ", or make the message with text_message")
     return "\n".join(block.text for block in content if isinstance(block, TextBlock))
 
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Hashable, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from orl_core.trajectory import StopReason
+from orl_core.errors import expect
+from orl_core.trajectory import StopReason, Trajectory
 
 if TYPE_CHECKING:
     from orl_core.config import EnvironmentConfig, GroupRewardConfig
-    from orl_core.trajectory import Trajectory
 
 _BOUND = 1e18  # of a reward's magnitude where the configuration sets none: its square is finite in float32
 
@@ -34,7 +34,7 @@ _REDUCTIONS: dict[str, Callable[[Sequence[float]], float]] = {
 
 def reduce_rewards(
     rewards: Sequence[float | None],
-    how: str = "mean",
+    how: str = "sum",
     *,
     terminal: bool = True,
     nonterminal: float | None = None,
@@ -43,12 +43,13 @@ def reduce_rewards(
 ) -> float:
     """Return one number for the rewards of an episode, clamped to `lower` and `upper`.
 
-    `how` is `sum`, `mean`, `max`, `min` or `last`. A reward of None is left out: it is not 0. `nonterminal` is appended
-    if the environment did not end the episode (`terminal=False`). No rewards at all give 0.0 before the clamp.
+    `how` is `sum`, the default of a configuration too, `mean`, `max`, `min` or `last`. A reward of None is left out: it
+    is not 0. `nonterminal` is appended if the environment did not end the episode (`terminal=False`). No rewards at all
+    give 0.0 before the clamp.
 
-        reduce_rewards([0.5, 1.0])                                              # 0.75
-        reduce_rewards([0.5, 1.0], "sum", upper=1.0)                            # 1.0
-        reduce_rewards([0.5, None], "sum", terminal=False, nonterminal=-0.25)   # 0.25
+        reduce_rewards([0.5, 1.0])                                       # 1.5
+        reduce_rewards([0.5, 1.0], "mean")                               # 0.75
+        reduce_rewards([0.5, None], terminal=False, nonterminal=-0.25)   # 0.25
 
     Raises:
         ValueError: `how` is unknown, a number is NaN or infinite, or `lower` is above `upper`.
@@ -77,6 +78,10 @@ def reduce_reward(trajectory: Trajectory, config: EnvironmentConfig) -> float:
 
     Source: the fields `reward_reduction`, `nonterminal_reward`, `min_reward`, `max_reward` of the configuration.
     """
+    from orl_core.config import EnvironmentConfig  # who has a trajectory alone need not load it
+
+    expect(Trajectory, "trajectory", trajectory)
+    expect(EnvironmentConfig, "config", config)
     return reduce_rewards(
         [reward for reward in trajectory.rewards if math.isfinite(reward)],
         config.reward_reduction,
@@ -95,6 +100,9 @@ def group_rewards(rewards: Sequence[float], scores: Sequence[float | None], conf
     Raises:
         ValueError: the columns differ in length.
     """
+    from orl_core.config import GroupRewardConfig
+
+    expect(GroupRewardConfig, "config", config)
     blended: list[float] = []
     for reward, score in zip(rewards, scores, strict=True):
         if config.mode == "off" or score is None or not math.isfinite(score):

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
+from orl_core.errors import expect
 from orl_core.names import is_path_name
 
 PLAIN = "plain"  # `env_name` of a row without environment; names of environments have a slash
@@ -61,4 +62,5 @@ class TaskRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def row_of(task: Task) -> TaskRow:
     """Return the row of `task`."""
+    expect(Task, "task", task)
     return TaskRow(prompt=task.key, metadata=task)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import structs
 
-from orl_core.errors import RenderError, boundary
-from orl_core.messages import Action, ToolCall
+from orl_core.errors import RenderError, boundary, expect, expect_each
+from orl_core.messages import Action, Message, ToolCall, ToolSpec
 from orl_core.render import certify
 from orl_core.render.call_check import CallCheck, Case, Rendering, difference
 from orl_core.render.calls import CallReader, reasoning_opened
@@ -22,18 +22,19 @@ from orl_core.render.plain_template import AS_USER, ResultsAsUser, knows_results
 from orl_core.render.plan import Plans
 from orl_core.render.report import certificate, whole_conversations
 from orl_core.render.taught import action_text, check_taught, choose_format
+from orl_core.render.tokenizer import Tokenizer
 from orl_core.text import clean
 from orl_core.tools import thinking
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from orl_core.messages import Message, Role, Span, ToolSpec
+    from orl_core.messages import Role, Span
     from orl_core.render.dummy import Roles
-    from orl_core.render.tokenizer import Tokenizer
     from orl_core.tools import ToolFormat
 
 _MARKER = "\n[… cut here: the result is longer than its budget]"
+_AS_MESSAGE = ', of a result Message(role="tool", content=result.content, name=result.name)'
 _CHARACTERS_PER_TOKEN = 8  # about twice what prose, code and JSON have on average
 
 
@@ -57,6 +58,7 @@ class Renderer:
         tool_format: ToolFormat | Literal["auto"] = "auto",
         system_prompt_template: str | None = None,
     ) -> None:
+        expect(Tokenizer, "tokenizer", tokenizer)
         self._tokenizer = tokenizer
         self.vocabulary_size = tokenizer.vocabulary_size
         self._controls = Controls(tokenizer)
@@ -112,6 +114,7 @@ class Renderer:
         Raises:
             RenderError: an image, a conversation that the template cannot express, or law L4 cannot be kept.
         """
+        expect_each(Message, "messages", messages)
         if not self.certificate.system_messages and any(message.role == "system" for message in messages):
             raise RenderError("after a system message this chat template renders results otherwise: put it elsewhere")
         if not self.certificate.without_tools and not tools:
@@ -152,6 +155,7 @@ class Renderer:
             RenderError: an image, a role that cannot follow an action, messages that do not fit this one, or a shape
                 that the template cannot express.
         """
+        expect_each(Message, "messages", messages, _AS_MESSAGE)
         roles: Roles = tuple(message.role for message in messages)
         if not roles or not self._boundary.follows.issuperset(roles):
             refused, can = ", ".join(roles) or "nothing", " and ".join(sorted(self._boundary.follows))
@@ -176,6 +180,7 @@ class Renderer:
         Raises:
             RenderError: a call is malformed, or the action cannot be expressed.
         """
+        expect(Action, "action", action)
         calls = tuple(call for call in action.calls if isinstance(call, ToolCall))
         content, reasoning = clean(action.text).strip(), clean(action.reasoning).strip()
         shown = calls[-1].name if calls else content
@@ -214,6 +219,7 @@ class Renderer:
 
         The stop token at the end counts with the part that it follows.
         """
+        expect_each(ToolSpec, "tools", tools)
         stopped = bool(ids) and ids[-1] in self._tokenizer.stop_ids
         action_ids = ids[:-1] if stopped else ids
         action, spans = self._calls.read(action_ids, tools, reasoning_opened=self._opens(after))

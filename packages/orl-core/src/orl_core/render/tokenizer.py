@@ -5,12 +5,13 @@ orl_rollout.tokenizer.tokenizer implements it over a Hugging Face checkpoint. `c
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
+@runtime_checkable
 class Tokenizer(Protocol):
     """Tokenizer and chat template as the renderer uses them. Called from several threads at once."""
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from orl_core.errors import RenderError
+from orl_core.errors import RenderError, expect, expect_each
+from orl_core.messages import ToolSpec
 from orl_core.names import TOOL_FORMATS, ToolFormat
 from orl_core.text import clean, did_you_mean
 from orl_core.tools import deepseek, gemma4, glm45, gpt_oss, json_calls, kimi_k3, mistral, parameter_tags, pythonic
@@ -18,7 +19,7 @@ from orl_core.tools.wire_format import WireFormat
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from orl_core.messages import Action, ToolSpec
+    from orl_core.messages import Action
 
 
 __all__ = [
@@ -79,7 +80,9 @@ def tool_format(name: str) -> ToolFormat:
 
     Raises:
         RenderError: the name is unknown.
+        TypeError: it is no text.
     """
+    expect(str, "format", name)
     plain = name.lower()
     if known := _NAMES.get(plain.translate(_SEPARATORS)):
         return known
@@ -108,7 +111,10 @@ def parse(
 
     Raises:
         RenderError: `format` is not supported; no text raises.
+        TypeError: `text` is no text, such as the None of a reply without content, or a tool is no ToolSpec.
     """
+    expect(str, "text", text, ', "" for a reply without content')
+    expect_each(ToolSpec, "tools", tools)
     name = tool_format(format)
     end = next((end for end in _TURN_ENDS if text.endswith(end)), "")
     marked = mark(clean(text.removesuffix(end)), delimiters(name))

@@ -8,14 +8,16 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from orl_core.errors import expect_each
+from orl_core.messages import ToolSpec
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from orl_core.messages import ToolSpec
 
 
 def for_chat_template(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
     """Return the tools as chat templates expect them: one `{"type": "function", "function": {…}}` each."""
+    expect_each(ToolSpec, "tools", tools)
     return [
         {
             "type": "function",
@@ -27,6 +29,7 @@ def for_chat_template(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
 
 def for_system_prompt(tools: Sequence[ToolSpec]) -> str:
     """Return the tools as text, one JSON object a line, in the form of the OpenReward cookbook."""
+    expect_each(ToolSpec, "tools", tools)
     return "\n".join(
         json.dumps(
             {"name": tool.name, "arguments_schema": tool.parameters, "description": tool.description},

@@ -33,6 +33,7 @@ def format_tools(tools: Sequence[ToolSpec], format: str = "hermes") -> str:  # n
 
     Raises:
         RenderError: the format is unknown.
+        TypeError: a tool is no ToolSpec.
     """
     return _FORMS[tool_format(format)](for_chat_template(tools))
 
@@ -41,10 +42,11 @@ def system_prompt(tools: Sequence[ToolSpec], format: str = "hermes", template: s
     """Return a system prompt that shows the tools and how to call one, for a model whose chat template shows none.
 
     `template` is a text with `{tools}`, as the setting `system_prompt_template`: the tools are filled in as one JSON
-    object a line. None is a short text with `format_tools` and one call in the format.
+    object a line, with the cookbook's keys `name`, `arguments_schema` and `description`; `format_tools` writes
+    `parameters`, as chat templates do. None is a short text with `format_tools` and one call in the format.
 
     Raises:
-        RenderError: as `format_tools`.
+        RenderError, TypeError: as `format_tools`.
         ValueError: the template does not hold `{tools}` alone.
     """
     if template is not None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from msgspec import structs
 
-from orl_core.errors import RenderError
+from orl_core.errors import RenderError, expect
 from orl_core.messages import Action, ToolCall, ToolSpec
 from orl_core.tools import ToolFormat, parse, tool_format
 from orl_core.tools.typed import JSON_TYPES, schema_of
@@ -36,6 +36,7 @@ def render_call(call: ToolCall, format: str = "hermes") -> str:  # noqa: A002
     Raises:
         RenderError: the format is unknown, or it cannot express this call. The message names the call and the format.
     """
+    expect(ToolCall, "call", call)
     name = tool_format(format)
     text = _FORMS[name].text(call)
     read = parse(text, name, tools=[ToolSpec(name=call.name, parameters=schema_of(call.arguments))])
