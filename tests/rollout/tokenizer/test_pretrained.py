@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,16 @@ def test_a_converted_tokenizer_encodes_as_tiktoken_does(converted: Any, text: st
     ids = converted.encode(text, add_special_tokens=False).ids
     assert ids == reference().encode(text, allowed_special="all")
     assert converted.decode(ids, skip_special_tokens=False) == reference().decode(ids) == text
+
+
+def test_hub_that_is_away_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{port}")
+    with pytest.raises(RenderError, match=r"127\.0\.0\.1 cannot be reached.* Nobody/Model") as refused:
+        load_tokenizer("Nobody/Model")
+    assert "\n" not in str(refused.value)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_its_added_tokens_have_their_published_ids(converted: Any) -> None:

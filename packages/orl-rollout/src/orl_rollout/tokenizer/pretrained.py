@@ -8,11 +8,18 @@ them.
 from __future__ import annotations
 
 import json
+import socket
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
-from orl_core.errors import RenderError, boundary
+from huggingface_hub import constants
+from orl_core.errors import OrlError, RenderError, boundary
 
+from orl_rollout.edge import interrupt
 from orl_rollout.tokenizer.rank_files import read_tekken, read_tiktoken
 
 if TYPE_CHECKING:
@@ -22,6 +29,7 @@ from orl_rollout.logs import logger_of
 
 logger = logger_of("orl")
 
+HUB_SECONDS = 4.0  # in which the hub is reached; its own client tries for minutes
 READ = "tokenizer.json, tiktoken.model and tekken.json"
 _NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
 _TEKKEN_NAMES = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
@@ -46,6 +54,8 @@ def load_pretrained(path_or_name: str | Path) -> PreTrainedTokenizerFast:
             return _fast(name, backend, names, template, sorted_tools=_sorts_tools(name, code))
         if ranks := _file(name, "tekken.json"):
             return _fast(name, read_tekken(ranks), _TEKKEN_NAMES, template or _written_template(ranks))
+        if host := _away(name):
+            raise RenderError(f"{host} cannot be reached, and its cache here has no tokenizer of {name}")
         with boundary(RenderError, f"loading the tokenizer of `{name}`, whose folder lacks each file of {READ}"):
             return _load("AutoTokenizer", name)
 
@@ -54,7 +64,25 @@ def _load(kind: str, name: str) -> PreTrainedTokenizerFast:
     """Load with a class of transformers."""
     import transformers
 
-    return getattr(transformers, kind).from_pretrained(name, trust_remote_code=False)
+    here = bool(_away(name))
+    return getattr(transformers, kind).from_pretrained(name, trust_remote_code=False, local_files_only=here)
+
+
+def _away(name: str) -> str:
+    """Return the host of the hub if `name` is no folder and the hub cannot be reached, else ""."""
+    return "" if Path(name).is_dir() else _unreached(constants.ENDPOINT)
+
+
+@cache
+def _unreached(endpoint: str) -> str:
+    """Return the host of `endpoint` if no connection to it opens, else "". A proxy is not tried."""
+    hub = urlsplit(endpoint)
+    address = hub.hostname or "", hub.port or (80 if hub.scheme == "http" else 443)
+    with suppress(OrlError, TimeoutError):
+        opened = interrupt.on_thread(lambda: getproxies() or socket.create_connection(address, HUB_SECONDS).close())
+        interrupt.result_of(opened, HUB_SECONDS)  # a name may take longer to look up than to connect to
+        return ""
+    return address[0]
 
 
 def _file(name: str, file: str) -> Path | None:
@@ -67,6 +95,7 @@ def _file(name: str, file: str) -> Path | None:
     path: str | None = cached.cached_file(
         name,
         file,
+        local_files_only=bool(_away(name)),
         _raise_exceptions_for_gated_repo=False,
         _raise_exceptions_for_missing_entries=False,
         _raise_exceptions_for_connection_errors=False,
