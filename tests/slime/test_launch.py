@@ -15,7 +15,7 @@ from orl_launcher.trainers import WOULD_NOT_START
 from tests.kit.model_shapes import QWEN3
 from tests.kit.saved import hugging_face, saved
 from tests.two_pythons import planning
-from tests.two_pythons.environment import STAND_INS, make_environment
+from tests.two_pythons.environment import STAND_INS
 from tests.two_pythons.fixtures import Orl
 from tests.two_pythons.planning import APART, WHODUNIT, words_of
 
@@ -165,11 +165,6 @@ def test_without_the_parser_the_command_is_printed_and_says_so(orl: Orl, monkeyp
     plan = orl.planned("--", "--no-such-option")
     assert "# not checked by the parser of slime: --no-such-option: " in plan
     assert "No module named 'torch'" in plan
-
-
-def test_a_python_without_the_adapter_is_one_line(orl: Orl, tmp_path: Path) -> None:  # shows B27 G20
-    lacking = str(make_environment(tmp_path / "lacking", "slime", adapter=False))
-    assert f"just install-into {lacking}" in orl.refused(python=lacking)
 
 
 def checkpoint(folder: Path, model_type: str = "qwen3") -> Path:

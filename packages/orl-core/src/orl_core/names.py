@@ -1,4 +1,4 @@
-"""Names: those of tool formats, and the characters of names from outside that become part of a URL or a header.
+"""Names: those of tool formats, those that a model hub can have, and those from outside in a URL or a header.
 
 A name that could hold `/` would choose the host that a request goes to, and with it who receives the key (law L6).
 """
@@ -34,6 +34,7 @@ ToolFormat = Literal[
     "lfm2_5",
     "opened_array",
 ]
+PATHS = (".", "~", "/", "runs/", "models/")  # begin a path: no hub has an owner of these names
 TOOL_FORMATS: tuple[ToolFormat, ...] = get_args(ToolFormat)
 
 _SEGMENT = r"(?!\.{1,2}(?:/|\Z))[A-Za-z0-9_.-]{1,200}"  # `.` and `..` would leave the path
@@ -52,3 +53,9 @@ EnvironmentName = Annotated[
 def is_path_name(name: str) -> bool:
     """Return whether `name` can be one segment of a URL's path: letters, digits, `_`, `.` and `-`."""
     return _MATCH(name) is not None
+
+
+def download_of(model: str, before: str, what: str = "--local-dir FOLDER") -> str:
+    """Return `before` and the command that gets `what` of `model`; "" if no hub can have such a name."""
+    named = model.count("/") == 1 and not model.startswith((*PATHS, "playground/"))
+    return f"{before}`hf download {model} {what}`" if named else ""

@@ -18,6 +18,7 @@ from orl_cluster.launch.command.critic import critic_load
 from orl_cluster.launch.command.layout import LaunchRequest
 from orl_cluster.launch.command.trainer_defaults import LORA, RUN_NAME, SUCCESSORS, UNREPLAYED
 from orl_cluster.launch.machine.probe import REPLAY
+from orl_cluster.launch.options import CONTEXT_PARALLEL
 from orl_core.errors import ConfigError
 
 from orl_miles import on_policy
@@ -28,7 +29,10 @@ Backend = Literal["fsdp", "megatron"]
 PACK, MICRO_BATCH = "--use-dynamic-batch-size", "--micro-batch-size"
 FLASH = ("flash_attention_2", "flash_attention_3")  # the builds that a probe looks for; the first is miles' default
 # miles' parser takes these options with FSDP, which obeys neither.
-IGNORED = {LORA: "FSDP trains every weight. Use --train-backend megatron", RUN_NAME: f"use {SUCCESSORS[RUN_NAME]}"}
+IGNORED = {
+    LORA: "FSDP trains every weight. Use --train-backend megatron",
+    RUN_NAME: f"use {SUCCESSORS['fsdp'][RUN_NAME]}",
+}
 NOT_REINFORCE = (
     "miles ends the job at the first rollout without a trained token, such as one that failed: "
     "use reinforce_plus_plus_baseline, or train with slime"
@@ -81,6 +85,8 @@ def _fsdp(request: LaunchRequest, features: Collection[str], exact: Options) -> 
     """Return the options of FSDP, and notes for their user. `exact` are those of true on-policy training."""
     cluster = request.cluster
     _check_schedule(request)
+    if request.value(CONTEXT_PARALLEL) not in (None, "1"):
+        raise ConfigError(f"{CONTEXT_PARALLEL}: FSDP splits no sequence. Leave it out, or use --train-backend megatron")
     notes = [
         f"{option} is Megatron's: --train-backend fsdp ignores it"
         for option, value in (("--megatron-ckpt", cluster.megatron_ckpt), ("--model-args", cluster.model_args))

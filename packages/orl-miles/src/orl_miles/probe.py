@@ -73,10 +73,13 @@ def _megatron_checkpoint(argv: Sequence[str]) -> str:
         return probe.no_checkpoint("--ref-load", reference) or _of_fsdp("--ref-load", reference)
     if value_of(argv, "--megatron-to-hf-mode") == "bridge":
         return ""
-    source = reference if Path(reference).is_dir() else value_of(argv, "--hf-checkpoint") or ""
+    model, bridge = value_of(argv, "--hf-checkpoint") or "", "or give `-- --megatron-to-hf-mode bridge`"
+    if reference != model and not Path(reference).exists():
+        return f"--ref-load {reference}: no such folder: run {conversion_of(model, 'miles', reference)}, {bridge}"
+    source = reference if Path(reference).is_dir() else model
     return (
         f"--ref-load {reference}: Megatron reads its own format: run {conversion_of(source, 'miles')} and name the "
-        "result with --megatron-ckpt, or `-- --megatron-to-hf-mode bridge`"
+        f"result with --megatron-ckpt, {bridge}"
     )
 
 

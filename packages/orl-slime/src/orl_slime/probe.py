@@ -17,6 +17,7 @@ from orl_cluster.estimators import OPTION, estimator_named
 from orl_cluster.launch.argv import value_of
 from orl_cluster.launch.machine import probe
 from orl_core.errors import OrlError, boundary
+from orl_core.names import download_of
 from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER, checkpoint_in, conversion_of
 
 MEGATRON_PARSER = "slime.backends.megatron_utils.arguments"  # loaded: then every parser has been asked
@@ -58,8 +59,8 @@ def obstacle(argv: Sequence[str]) -> str:
     name, begins = ("--ref-load", reference) if fresh else ("--load", load)
     if fresh and not Path(begins).exists():
         if begins == source:
-            return f"{name} {begins}: slime needs a folder: download the checkpoint, and name it with --model"
-        return _unconverted(name, begins, "no such folder", source)
+            return f"{name} {begins}: slime needs a folder: name it with --model{download_of(begins, ', after ')}"
+        return f"{name} {begins}: no such folder: run {conversion_of(source, 'slime', begins)}"
     of_run = _holds(f"{begins}/checkpoint", CHECKPOINT_TRACKER)  # a run's folder: its config.json is orl's
     if _holds(begins, CHECKPOINT_TRACKER) or of_run or not (fresh or _holds(begins, "config.json")):
         return probe.no_checkpoint(name, begins) or _of_fsdp(name, begins)

@@ -13,6 +13,7 @@ from orl_core.config import TrainerConfig
 from orl_core.config.trainer import placed
 from orl_core.config.yaml import assign
 from orl_core.errors import ConfigError
+from orl_core.names import download_of
 from orl_rollout.run_folder.checkpoint import WORDS, Format, default_output
 from orl_rollout.run_folder.contract import Conversion, Trainer
 
@@ -103,8 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _found(source: Path) -> Found:
     if not source.is_dir():
-        get = "" if source.is_absolute() else f". To get a checkpoint: hf download {source} --local-dir FOLDER"
-        raise cli.UsageError(f"{source}: no such folder{get}")
+        raise cli.UsageError(f"{source}: no such folder{download_of(str(source), '. To get a checkpoint: ')}")
     match = last_in(source)
     if match is None:
         raise cli.UsageError(f"{source}: no checkpoint here. Give the folder of a checkpoint or of a run")

@@ -126,17 +126,18 @@ def _trainer(page: Report, config: RunConfig, arguments: argparse.Namespace) -> 
         return
     options = {"--config": arguments.config, "--model": getattr(arguments, "trainer.model", None), "--python": python}
     words = shlex.join(word for option, value in options.items() if value for word in (option, value))
-    page.say(
-        Verdict.OK,
-        f"{backend}: flags and sizes fit. To show the plan: {invocation()} train {backend} {words} --dry-run",
-    )
+    show = f"To show the plan: {invocation()} train {backend} {words} --dry-run"
+    for problem in plan.problems:
+        page.say(Verdict.WARNING, f"{backend}: {WOULD_NOT_START}: {problem}")
+    if plan.problems:
+        page.note(show)
+    else:
+        page.say(Verdict.OK, f"{backend}: flags and sizes fit. {show}")
     if plan.engine:
         page.say(Verdict.OK, f"{backend}: {plan.engine}")
-    if config.reward:
+    if config.reward and not plan.problems:
         page.say(Verdict.OK, f"reward: {config.reward} can be imported")
     if plan.memory:
         page.note(plan.memory)
-    for problem in plan.problems:
-        page.say(Verdict.WARNING, f"{backend}: {WOULD_NOT_START}: {problem}")
     for note in plan.notes:
         page.say(Verdict.UNCHECKED, f"{backend}: {note}")

@@ -7,7 +7,7 @@ Secrets reach the trainer's workers by inherited environment alone (law L6).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ from orl_rollout.run_folder.checkpoint import is_absent
 from orl_rollout.run_folder.contract import Conversion, Plan, Run
 from orl_rollout.run_folder.tracking import tracking_of
 
-from orl_cluster.launch.argv import shell_text, without
+from orl_cluster.launch.argv import shell_text, value_of, without
 from orl_cluster.launch.command import preflight
 from orl_cluster.launch.command.command import Command, custom_config, environment_of, required_env
 from orl_cluster.launch.command.engine_weights import CHECK
@@ -131,45 +131,47 @@ def _check(command: Command) -> Command:
     preflight.refuse(request, plain_rows)
     notes = [*filter(None, [*command.notes, installation.note, request.tracking.note])]
     names = ", ".join(request.names) or "options"
-    if installation.missing:
-        unseen = (
-            f"not checked by {installation.trainer}: {names}, checkpoints, and the shape of the model, left out here"
-        )
-        memory = estimate(command.argv, request.layout, ())
-        problems = (installation.missing, *command.problems)
-        return structs.replace(command, problems=problems, notes=(*notes, unseen), estimate=memory.table)
-    findings = _findings(command)
+    ahead = SUCCESSORS[value_of(command.argv, "--train-backend") or "megatron"]
+    findings = _findings(command, ahead)
     lacking = [name for name in (CHECK, REPLAY) if name in findings.unknown and name not in request.names]
     if lacking:  # a version without an option of ours
         for name in lacking:
             command = structs.replace(command, argv=tuple(without(command.argv, name)))
-        findings = _findings(command)
+        findings = _findings(command, ahead)
     for name, hint in findings.unknown.items():
-        advice = f"; use {SUCCESSORS[name]}" if name in SUCCESSORS else hint
+        advice = f"; use {ahead[name]}" if name in ahead else hint
         raise ConfigError(f"{command.unknown.format(name)}{advice}")
-    if findings.reward:
+    if findings.reward and not installation.missing:  # here it may lack what the trainer's Python has
         raise ConfigError(f"{installation.python}: {findings.reward}")
     # The GPUs of a cluster that runs already are other ones.
     gpus = () if ray_address(os.environ) else findings.gpu_memory[: request.layout.per_node]
     memory = estimate(command.argv, request.layout, gpus)
+    absent = f"--model {model}: no such folder" if is_absent(model) else ""
     problems = [
-        *([f"--model {model}: no such folder"] if is_absent(model) else []),
+        *filter(None, (installation.missing, *command.problems, findings.reward, absent)),
         *_lacking(command, findings),
         *memory.problems,
         *preflight.untracked(request),
         *([findings.obstacle] if findings.obstacle else []),
     ]
     notes += [*unset_in(run.config), *preflight.unused_reward(run.config), *memory.notes]
-    if not findings.complete:
+    if installation.missing:
+        unseen = "GPUs and their memory, packages, and the shape of the model, left out here"
+        notes.append(f"not checked by {installation.trainer}: {names}, {unseen}")
+    elif not findings.complete:
         notes.append(f"not checked by the parser of {installation.trainer}: {names}: {findings.why}")
     elif findings.why:
         problems.append(findings.why)
     return structs.replace(command, problems=tuple(problems), notes=tuple(notes), estimate=memory.table)
 
 
-def _findings(command: Command) -> Findings:
-    """Ask the trainer's Python about the command line."""
+def _findings(command: Command, ahead: Container[str]) -> Findings:
+    """Ask the trainer's Python about the command line. If it is missing, options of `ahead` count as unknown."""
     request, installation = command.request, command.request.installation
+    if installation.missing:
+        unknown = {name: "" for name in request.names if name in ahead}
+        reward = probe.function_fault(request.run.config.public())
+        return structs.replace(installation.findings, unknown=unknown, reward=reward)
     with TemporaryDirectory() as folder:  # the run's own file need not be there yet
         written = Path(folder) / "custom.json"
         written.write_bytes(custom_config(request))
@@ -186,7 +188,8 @@ def _lacking(command: Command, findings: Findings) -> list[str]:
         return [several_nodes(layout.machines, layout.per_node, needs)]
     there, needed = min(findings.gpus, layout.per_node), max(layout.total, layout.per_node)
     advice = ". Lower --num-gpus" if there else ". Without a GPU, train with trl"
-    lacking = [f"this machine has {there} GPUs but the run needs {needed}{advice}"] if there < needed else []
+    too_few = there < needed and not command.request.installation.missing
+    lacking = [f"this machine has {there} GPUs but the run needs {needed}{advice}"] if too_few else []
     if missing := needs.missing({name for name, value in environment_of(command).items() if value}):
         lacking.append(f"not set in the environment: {', '.join(missing)}")
     return [*lacking, *unclosable(findings.ray)]

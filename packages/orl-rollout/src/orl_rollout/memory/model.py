@@ -16,6 +16,7 @@ import msgspec
 from huggingface_hub import try_to_load_from_cache
 from msgspec import Struct
 from orl_core.errors import ConfigError, boundary
+from orl_core.names import download_of
 
 
 class Family(Struct, frozen=True, kw_only=True):
@@ -108,7 +109,7 @@ def config_of(model: str) -> dict[str, Any]:
             file = file or try_to_load_from_cache(model, "config.json")
         if isinstance(file, str | Path):
             return msgspec.json.decode(Path(file).read_bytes(), type=dict[str, Any])
-    get = "" if Path(model).is_absolute() else f", or run `hf download {model} config.json`"
+    get = download_of(model, ", or run ", "config.json")
     raise ConfigError(f"{model} is not on this machine. Give --model the folder of a checkpoint{get}")
 
 

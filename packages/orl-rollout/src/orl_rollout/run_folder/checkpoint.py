@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct, structs
 from orl_core.errors import ConfigError
+from orl_core.names import PATHS
 
 from orl_rollout.edge.files import replace
 from orl_rollout.run_folder.config_file import read_object
@@ -51,7 +52,7 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
 
 def is_absent(model: str) -> bool:
     """Tell whether the name `model` is the path of a folder that is not there. A hub's name has two parts."""
-    is_path = model.startswith((".", "~", "/", RUNS)) or model.count("/") > 1
+    is_path = model.startswith(PATHS) or model.count("/") > 1
     return is_path and not Path(model).expanduser().is_dir()
 
 
@@ -116,9 +117,10 @@ def default_output(source: Path, wanted: Format) -> Path:
     return saved.with_name(f"{saved.name}{SUFFIX[wanted]}")
 
 
-def conversion_of(source: Path | str, trainer: str = "") -> str:
-    """Return the command that converts the checkpoint in `source` with the tool of `trainer`."""
-    return f"`{' '.join(filter(None, ('orl convert', trainer, str(source))))}`"
+def conversion_of(source: Path | str, trainer: str = "", output: str = "") -> str:
+    """Return the command that converts the checkpoint in `source` with the tool of `trainer`, to `output` if given."""
+    written = output and f"--output {output}"
+    return f"`{' '.join(filter(None, ('orl convert', trainer, str(source), written)))}`"
 
 
 def _read_note(folder: Path) -> Checkpoint | None:

@@ -20,6 +20,8 @@ def untracked(request: LaunchRequest) -> list[str]:
     """Return what the trainer's Python lacks to report the run as its user asks."""
     wanted = {"wandb": request.tracking.mode is not None, "tensorboard": request.trainer.tensorboard}
     installation = request.installation
+    if installation.missing:
+        return []
     return [
         f"{module} is not installed with {installation.trainer}: run {installation.python} -m pip install {module}"
         for module in TRACKERS

@@ -52,22 +52,27 @@ REFUSED = {
     "--use-session-server": "no agent of orl asks it. Leave it out: orl's gateway serves --agent",
 }
 RUN_NAME = "--wandb-run-name"
-# Options of older scripts, and what follows them. A backend may still have one, so only unknown ones are looked up.
-SUCCESSORS = {
-    "--gradient-checkpointing": "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1, "
-    "which are on already",
-    **dict.fromkeys(
-        ("--recompute-granularity", "--recompute-method", "--recompute-num-layers"),
-        "--gradient-checkpointing, which is on already",
-    ),
-    **dict.fromkeys((TENSOR_PARALLEL, PIPELINE_PARALLEL), "--train-backend megatron: FSDP splits no layer"),
-    "--attn-implementation": "--attention-backend",
-    "--attention-backend": "--attn-implementation",
-    "--fsdp-cpu-offload": "--optimizer-cpu-offload",
-    "--optimizer-cpu-offload": "--fsdp-cpu-offload",
+# Options of older scripts and of the other training backend, and what follows them.
+_SUCCESSORS = {
     "--async-buffer-size": "--update-weights-interval; rollouts are one batch ahead of training",
     "--max-turns": "`environments.NAME.max_turns` in the configuration",
     RUN_NAME: "--wandb-run NAME before `--`",
+}
+SUCCESSORS = {
+    "megatron": _SUCCESSORS
+    | {
+        "--gradient-checkpointing": "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1, "
+        "which are on already",
+        "--attn-implementation": "--attention-backend",
+        "--fsdp-cpu-offload": "--optimizer-cpu-offload",
+    },
+    "fsdp": _SUCCESSORS
+    | dict.fromkeys(
+        ("--recompute-granularity", "--recompute-method", "--recompute-num-layers"),
+        "--gradient-checkpointing, which is on already",
+    )
+    | dict.fromkeys((TENSOR_PARALLEL, PIPELINE_PARALLEL), "--train-backend megatron: FSDP splits no layer")
+    | {"--attention-backend": "--attn-implementation", "--optimizer-cpu-offload": "--fsdp-cpu-offload"},
 }
 PARTIAL = "--partial-rollout"
 SEQUENCE_PARALLEL, LORA = "--sequence-parallel", "--lora-rank"

@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import Struct, field
 from orl_core.errors import ConfigError
+from orl_core.names import download_of
 from orl_rollout.run_folder.checkpoint import Format, checkpoint_in, weights_in
 from orl_rollout.run_folder.config_file import read_object
 from orl_rollout.run_folder.contract import Conversion
@@ -89,10 +90,8 @@ def _origin(conversion: Conversion) -> Path:
     model = Path(named).expanduser()
     checkpoint = checkpoint_in(model) if model.is_dir() else None
     if checkpoint is None or checkpoint.format != "hf":
-        raise ConfigError(
-            f"--model {named}: no folder with a Hugging Face checkpoint. Name one, or get it: "
-            f"`hf download {named} --local-dir FOLDER`"
-        )
+        get = download_of(named, ", or get it: ")
+        raise ConfigError(f"--model {named}: no folder with a Hugging Face checkpoint. Name one{get}")
     return model
 
 

@@ -16,7 +16,7 @@ from orl_core.config import TrainerConfig
 from orl_core.errors import ConfigError
 
 from orl_cluster.launch.machine import probe
-from orl_cluster.launch.machine.probe import Findings
+from orl_cluster.launch.machine.probe import Findings, Lacking
 from orl_cluster.launch.machine.ray_cluster import environment_for, ray_address
 from orl_cluster.launch.options import CheckoutOptions, ClusterOptions, cluster_of
 
@@ -40,23 +40,25 @@ class Installation(Struct, frozen=True, kw_only=True):
 
 
 def find_installation(name: str, trainer: TrainerConfig, python: str | None) -> Installation:
-    """Return the installation of the trainer `name`; if no Python is named, one that is `missing`.
+    """Return the installation of the trainer `name`; one that is `missing` if no Python is named, or it has none.
 
     The Python is `python`, else $ORL_TRAINER_PYTHON, else this one if it has the trainer.
     """
     path = _search_path(name, trainer)
     named = python or os.environ.get(VARIABLE) or (sys.executable if find_spec(name) else None)
-    if not named:
-        missing = f"no Python that has {name} is named: give --python, or set {VARIABLE}"
+    whole = str(Path(shutil.which(named) or named).absolute()) if named else "python3"
+    try:
+        if not named:
+            raise Lacking(f"no Python that has {name} is named: give --python, or set {VARIABLE}")
+        findings = probe.ask(name, whole, [], environment_for(whole, path))
+        if not findings.root:
+            raise Lacking(
+                f"{named}: this Python finds no checkout of {name} with train.py. Install one there (-e), name it with "
+                f"--{name}-path, or name another Python with --python"
+            )
+    except Lacking as fault:
         findings = Findings(root=trainer.section(name, CheckoutOptions).path or name)
-        return Installation(trainer=name, python="python3", findings=findings, environment=path, missing=missing)
-    whole = str(Path(shutil.which(named) or named).absolute())
-    findings = probe.ask(name, whole, [], environment_for(whole, path))
-    if not findings.root:
-        raise ConfigError(
-            f"{named}: this Python finds no checkout of {name} with train.py. Install one there (-e), name it with "
-            f"--{name}-path, or name another Python with --python"
-        )
+        return Installation(trainer=name, python=whole, findings=findings, environment=path, missing=str(fault))
     return Installation(trainer=name, python=whole, findings=findings, environment=path)
 
 

@@ -47,6 +47,10 @@ WORKING_FOLDER = "orl_working_folder"  # in the file of that option: where the u
 ASK_SECONDS = 300.0  # it imports torch, the engine and the backend, which takes a minute on a slow disk
 
 
+class Lacking(ConfigError):
+    """No Python is named, or it lacks orl or the trainer: the command line can only be shown."""
+
+
 class Findings(Struct, frozen=True, kw_only=True):
     """The answer. `root` is the trainer's checkout, `ray` the version of Ray; "" if there is none.
 
@@ -81,7 +85,7 @@ def ask(trainer: str, python: str, argv: Sequence[str], environment: Mapping[str
     except ConfigError as exc:
         if "No module named" in str(exc):
             install = f"just install-into {python} --trainer {trainer}"
-            raise ConfigError(f"{python}: {exc}: `{install}` brings orl-{trainer} there") from exc
+            raise Lacking(f"{python} has no orl-{trainer}: run `{install}`") from exc
         raise ConfigError(f"{python}: cannot be asked for {trainer}: {exc}") from exc
     return msgspec.json.decode(written, type=Findings)
 
@@ -146,8 +150,13 @@ def _function_fault(argv: Sequence[str]) -> str:
     if WORKING_FOLDER not in tree:
         return ""
     find_modules_in(tree[WORKING_FOLDER])
+    return function_fault(tree["orl_config"])
+
+
+def function_fault(public: object) -> str:
+    """Return why reward function or agent of a configuration without its secrets cannot be loaded here, or ""."""
     try:
-        config = decode_config(tree["orl_config"], "orl_config")
+        config = decode_config(public, "orl_config")
         load_reward(config)
         load_player(config)
     except ConfigError as fault:
