@@ -14,6 +14,7 @@ from orl_core.config import decode_config
 from orl_core.config.yaml import read
 from orl_launcher.main import COMMANDS
 
+from tests.kit.tokenizers import build, template
 from tests.reference.commands import parser_of
 
 ROOT = Path(__file__).parents[1]
@@ -65,6 +66,8 @@ def test_every_block_has_a_language() -> None:
 @pytest.mark.parametrize("page", sorted({block.page for block in BLOCKS if block.language == "python"}))
 def test_python_of_a_page_runs_in_order(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    build(template("qwen3")).backend_tokenizer.save("tokenizer.json")
+    Path("chat_template.jinja").write_text(template("qwen3"), "utf-8")
     names: dict[str, Any] = {}
     for block in BLOCKS:
         if (block.page, block.language) == (page, "python"):

@@ -153,7 +153,8 @@ class RunConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     system_prompt_template: Annotated[
         str | None,
         Meta(
-            description="System prompt with {tools} in it; {{ and }} are braces. Null: the chat template lists tools."
+            description="System prompt with {tools} in it: a JSON object a line, with the schema under "
+            "`arguments_schema`. {{ and }} are braces. Null: the chat template lists tools."
         ),
     ] = None
     thinking: Annotated[
