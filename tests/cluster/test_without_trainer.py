@@ -1,4 +1,4 @@
-"""A dry run where no Python has the trainer: what needs none is checked, and the rest is named."""
+"""A dry run without the trainer: what needs none is checked, and the rest is named."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ value: a file, a key, an address. Find a part of your message with Ctrl-F. Each 
 CLASSES = {
     name: kind for name, kind in vars(orl_core.errors).items() if isinstance(kind, type) and issubclass(kind, OrlError)
 }
-RAISED = {*CLASSES, "UsageError", "ValueError"}
+RAISED = {*CLASSES, "Lacking", "TypeError", "UsageError", "ValueError"}
 
 
 def page() -> str:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from orl_core.errors import ConfigError
+from orl_core.errors import ConfigError, OrlError
 from orl_rollout.gpus import Gpu
 from orl_rollout.run_folder.contract import Plan, Run
 from orl_trl import plan
 from orl_trl.engine import engine_plan
 from orl_trl.engine.engine_plan import OWNED, EngineChoice, choose_engine, engine_of, graph_options, split_options
-from orl_trl.engine.local_model import TINY
+from orl_trl.engine.local_model import TINY, read_config
 from orl_trl.engine.open_engine import launch_of
 from orl_trl.engine.sglang_process import SHARE, command_of
 from orl_trl.training.training_run import train
@@ -201,3 +201,9 @@ def test_memory_share_is_that_of_the_options(engine: str, options: tuple[str, ..
 def with_context(run: Run, **rollout: Any) -> Run:
     config = structs.replace(run.config, rollout=structs.replace(run.config.rollout, **rollout))
     return structs.replace(run, config=config)
+
+
+def test_model_of_a_hub_that_is_away_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(OrlError, match=r"127\.0\.0\.1 cannot be reached.* config\.json of Nobody/Model"):
+        read_config("Nobody/Model")

@@ -8,11 +8,13 @@ from pathlib import Path
 import msgspec
 import pytest
 from orl_core.errors import ConfigError
+from orl_core.names import download_of
 from orl_rollout.run_folder.checkpoint import (
     NOTE,
     Checkpoint,
     checkpoint_in,
     default_output,
+    is_absent,
     lasting_name,
     note_saved,
     weights_in,
@@ -20,6 +22,15 @@ from orl_rollout.run_folder.checkpoint import (
 )
 
 from tests.kit.saved import hugging_face, saved
+
+
+@pytest.mark.parametrize(
+    "model", ["models/Qwen3-4B", "playground/GuessNumber", "runs/one", "./a", "/a/b", "a/b/c", "a"]
+)
+def test_download_is_advised_for_names_of_a_hub_alone(model: str) -> None:
+    assert download_of("Qwen/Qwen3-4B", "run ", "config.json") == "run `hf download Qwen/Qwen3-4B config.json`"
+    assert download_of(model, "run ") == ""
+    assert is_absent(model) == (model not in ("playground/GuessNumber", "a"))
 
 
 @pytest.mark.parametrize("step", [1, 20])

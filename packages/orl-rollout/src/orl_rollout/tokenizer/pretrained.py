@@ -29,7 +29,7 @@ from orl_rollout.logs import logger_of
 
 logger = logger_of("orl")
 
-HUB_SECONDS = 4.0  # in which the hub is reached; its own client tries for minutes
+HUB_SECONDS = 4.0  # in which the hub is reached
 READ = "tokenizer.json, tiktoken.model and tekken.json"
 _NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
 _TEKKEN_NAMES = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
@@ -54,10 +54,19 @@ def load_pretrained(path_or_name: str | Path) -> PreTrainedTokenizerFast:
             return _fast(name, backend, names, template, sorted_tools=_sorts_tools(name, code))
         if ranks := _file(name, "tekken.json"):
             return _fast(name, read_tekken(ranks), _TEKKEN_NAMES, template or _written_template(ranks))
-        if host := _away(name):
-            raise RenderError(f"{host} cannot be reached, and its cache here has no tokenizer of {name}")
+        check_hub(name, "tokenizer.json")
         with boundary(RenderError, f"loading the tokenizer of `{name}`, whose folder lacks each file of {READ}"):
             return _load("AutoTokenizer", name)
+
+
+def check_hub(name: str, file: str) -> None:
+    """Refuse a name of the model hub if the hub is away. Its own client tries for minutes.
+
+    Raises:
+        RenderError: it cannot be reached, and its cache here lacks `file`.
+    """
+    if (host := _away(name)) and not _file(name, file):
+        raise RenderError(f"{host} cannot be reached, and its cache here has no {file} of {name}")
 
 
 def _load(kind: str, name: str) -> PreTrainedTokenizerFast:

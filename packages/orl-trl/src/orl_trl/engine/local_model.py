@@ -9,6 +9,7 @@ import torch
 import transformers
 from orl_core.errors import ConfigError, boundary
 from orl_rollout.loop.engine import Engine
+from orl_rollout.tokenizer.pretrained import check_hub
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from orl_trl.engine.in_process_engine import InProcessEngine
@@ -26,6 +27,7 @@ def read_config(name: str) -> tuple[PreTrainedConfig, int]:
         ConfigError: there is none, or it cannot be read.
     """
     with boundary(ConfigError, f"reading the model `{name}`"), torch.device("meta"):
+        check_hub(name, "config.json")
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)
         return config, AutoModelForCausalLM.from_config(config, trust_remote_code=False).num_parameters()
 
