@@ -20,7 +20,10 @@ from orl_rollout.openreward.transport import Refusal, RemoteFailure
 def test_long_failure_is_cut_between_words() -> None:
     with pytest.raises(SessionError) as caught, as_session_error("calling tool `act`"):
         raise RemoteFailure("no room " * 1_000_000)
-    assert str(caught.value).startswith("calling tool `act`: the environment failed: no room no room")
+    said = str(caught.value)
+    assert said.startswith("calling tool `act`: the environment failed")
+    assert "log" in said[:100], "the server sends the text alone; type and place of the exception stay there"
+    assert "no room no room" in said
     assert len(str(caught.value)) < 2 * LONGEST
 
 

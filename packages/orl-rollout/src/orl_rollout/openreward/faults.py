@@ -91,7 +91,7 @@ def _words(cause: BaseException | None) -> str:
     if isinstance(cause, UnsafeAnswer | NotJson):
         return f"its answer is refused: {cause}"
     if isinstance(cause, RemoteFailure):
-        return f"the environment failed: {cause}"
+        return f"the environment failed (its server's log has the traceback): {cause}"
     if isinstance(cause, aiohttp.ClientError | OSError):
         return f"no answer: {str(cause) or 'in time'}"
     return ""
