@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import random
 import signal
@@ -17,6 +18,7 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 import pytest
+from openreward.environments import Environment
 from orl_core.config import load_config
 from orl_launcher import trainers
 from orl_launcher.cli import DEFAULT_CONFIG
@@ -25,7 +27,7 @@ from orl_launcher.made_models import checkpoint_folder
 from orl_launcher.main import main
 from orl_rollout.edge.files import cache_folder
 from orl_testing import Fault, FaultKind, SglangServer
-from orl_testing.environments import Served, serve
+from orl_testing.environments import Echo, Served, serve
 
 from tests.kit.configs import LOCAL
 from tests.kit.routing import router
@@ -189,8 +191,15 @@ def test_fit_plays_each_environment_by_random_calls(
 @pytest.mark.parametrize(
     ("words", "environment", "verdict", "told"),
     [
-        (["--player", "my_players:finish"], {}, "ok", "8 episodes fit"),
+        (["--player", "my_players:finish"], {"max_turns": 4}, "ok", "8 episodes fit"),
+        (
+            ["--player", "my_players:finish"],
+            {"max_turns": 5},
+            "warning",
+            "`max_turns` of environments.gallery/Echo to 2",
+        ),
         (["--player", "my_players:echo"], {"max_turns": 5}, "warning", "8 of 8 episodes end at 5 turns"),
+        (["--player", "my_players:echo"], {"max_turns": 5}, "warning", "`finished`"),
         (
             ["--player", "my_players:echo", "--set", "rollout.turn_tokens=1000"],
             {"max_turns": 5},
@@ -205,6 +214,34 @@ def test_fit_says_what_does_not_fit(
 ) -> None:
     lines = doctor("--fit", *words, code=verdict == "failed", environments={"Echo": environment})
     assert any(told in line for line in found(lines, verdict))
+
+
+@pytest.mark.usefixtures("player")
+@pytest.mark.parametrize(
+    ("player", "told"),
+    [("finish", "mean reward 1, success 100"), ("echo", "mean reward 1.25, success 100")],
+)
+def test_fit_says_what_the_player_earns(doctor: Doctor, player: str, told: str) -> None:
+    lines = doctor("--fit", "--player", f"my_players:{player}", environments={"Echo": {"max_turns": 5}})
+    assert [line for line in lines if line.strip().startswith(f"my_players:{player}: {told}")]
+
+
+class Restless(Echo):
+    """Lists its tasks in an order that changes."""
+
+    listings = itertools.count()
+
+    @classmethod
+    def list_tasks(cls, split: str) -> list[dict[str, Any]]:
+        first = next(cls.listings)
+        return [{"number": (first + number) % 100} for number in range(100)]
+
+
+@pytest.mark.parametrize(("kind", "noticed"), [(Restless, True), (Echo, False)])
+def test_fit_notices_tasks_in_a_changing_order(doctor: Doctor, kind: type[Environment], noticed: bool) -> None:
+    with serve(kind) as served:
+        lines = doctor("--fit", environments={kind.__name__: {"base_url": served.url, "max_turns": 50}})
+    assert any("a second listing of its tasks" in line for line in found(lines, "warning")) is noticed
 
 
 def test_player_without_fit_is_refused(capsys: Capture) -> None:

@@ -9,16 +9,19 @@ from __future__ import annotations
 import random
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING, cast
 
 from msgspec import structs
 from orl_core.config.limits import context_tokens_of
 from orl_core.messages import ImageBlock, Message, ToolCall, ToolSpec
 from orl_core.trajectory import StopReason, Trajectory
+from orl_rollout.edge.http import UnsafeAnswer
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.listing import list_tasks, open_listing
+from orl_rollout.openreward.transport import Refusal
 from orl_rollout.runtime.runtime import RolloutRequest
 from orl_rollout.runtime.stack import open_runtime, run_all
 
@@ -27,13 +30,16 @@ from orl_launcher.doctor.random_calls import arguments_for
 from orl_launcher.doctor.report import Report, Verdict
 from orl_launcher.playground import playground
 from orl_launcher.view.tables import plain_table
+from orl_launcher.view.wording import rate
 from orl_launcher.warm_start.scripted import Function, ScriptedPlayer, load_function
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
     from orl_rollout.loop.engine import Engine
+    from orl_rollout.results.outcome import Outcome
 
 EPISODES = 8  # of each environment
+ROOM = 2  # `max_turns` proposed for each turn of the longest episode of a player
 RANDOM = "random calls"
 COLUMNS = ("", "prompt", "tools", "images", "turns", "result", "s a call", "room")
 
@@ -50,10 +56,15 @@ def check_fit(page: Report, config: RunConfig, player: str | None) -> None:
         *COLUMNS, title=f"{EPISODES} episodes each, by {player or RANDOM}: median (most); lengths in ids"
     )
     for name in config.environments:
-        played = page.await_(name, partial(_play, config, name, function), stage="importing the SDK")
-        if played:
+        outcomes = page.await_(name, partial(_play, page, config, name, function), stage="importing the SDK")
+        if outcomes:
+            played = [outcome.trajectory for outcome in outcomes]
             table.add_row(name, *_row(config, played))
-            page.say(*_finding(config, name, played))
+            page.say(*_finding(config, name, played, measured=bool(player)))
+            judged = [outcome for outcome in outcomes if outcome.trajectory.stop_reason is not StopReason.ERROR]
+            if judged:
+                reward, success = fmean(one.reward for one in judged), fmean(one.success for one in judged)
+                page.note(f"{player or RANDOM}: mean reward {reward:.3g}, success {rate(success, len(judged))}")
     if table.row_count:
         cli.console().print(table)
 
@@ -65,20 +76,28 @@ def random_calls(_: Sequence[Message], tools: Sequence[ToolSpec]) -> ToolCall | 
     return ToolCall(name=tool.name, arguments=arguments_for(tool.parameters, rng)) if tool else "test"
 
 
-async def _play(config: RunConfig, name: str, function: Function) -> list[Trajectory]:
-    """Return episodes of the first tasks of an environment. Nothing of them is kept or uploaded."""
+async def _play(page: Report, config: RunConfig, name: str, function: Function) -> list[Outcome]:
+    """Return episodes of the first tasks of an environment. Nothing of them is kept or uploaded.
+
+    The SDK's server keeps its first listing for questions by number. Here the tasks are listed once more.
+    """
     player = ScriptedPlayer(function, name)
     quiet = structs.replace(config, rollout=structs.replace(config.rollout, upload=False, journal=None))
     with playground(quiet) as reachable, tempfile.TemporaryDirectory() as folder:
         async with OpenRewardClient(reachable) as client:
             listing = await open_listing(client, name, reachable.environments[name].splits[0])
             tasks = [task async for task in list_tasks(client, listing, range(min(EPISODES, listing.size)))]
+            with suppress(Refusal, UnsafeAnswer):  # the server numbers its tasks, or they are too many for one answer
+                again = await listing.remote.list_tasks(listing.split)
+                if [task.task_spec for task in tasks] != [dict(task.task_spec) for task in again[: len(tasks)]]:
+                    advice = "Return them in the same order each time"
+                    page.say(Verdict.WARNING, f"{name}: a second listing of its tasks begins with others. {advice}")
         async with open_runtime(reachable, str(reachable.trainer.model), folder, 1, player) as runtime:
-            played: list[Trajectory] = []
+            played: list[Outcome] = []
 
             async def play(number: int) -> None:
                 request = RolloutRequest(task=tasks[number % len(tasks)], rollout_id=f"fit/{number}")
-                played.append((await runtime.play(request, cast("Engine", player))).trajectory)
+                played.append(await runtime.play(request, cast("Engine", player)))
 
             await run_all(map(play, range(EPISODES)), EPISODES)
     return played
@@ -100,8 +119,11 @@ def _row(config: RunConfig, played: Sequence[Trajectory]) -> list[str]:
     ]
 
 
-def _finding(config: RunConfig, name: str, played: Sequence[Trajectory]) -> tuple[Verdict, str]:
-    """Return whether the episodes fit, and what to do if they do not."""
+def _finding(config: RunConfig, name: str, played: Sequence[Trajectory], *, measured: bool) -> tuple[Verdict, str]:
+    """Return whether the episodes fit, and what to do if they do not.
+
+    Those of a player are `measured`: they tell how many turns a model needs, which random calls do not.
+    """
     room, needed = _room(config, played), config.rollout.turn_tokens
     turns = config.environments[name].max_turns
     failed = [episode.error for episode in played if episode.stop_reason is StopReason.ERROR]
@@ -115,7 +137,13 @@ def _finding(config: RunConfig, name: str, played: Sequence[Trajectory]) -> tupl
         return Verdict.WARNING, f"{name}: room for {room} ids in an action, and turn_tokens is {needed}. {advice}"
     if 2 * cut > len(played):
         advice = f"Raise `max_turns` of environments.{name}, or name a --player that comes to an end"
+        if cut == len(played):
+            advice += ". No result had `finished`: a tool has to return it"
         return Verdict.WARNING, f"{name}: {cut} of {len(played)} episodes end at {turns} turns. {advice}"
+    longest = max(len(episode.turns) for episode in played)
+    if measured and turns > 2 * ROOM * longest:
+        advice = f"Lower `max_turns` of environments.{name} to {ROOM * longest}: a model that fails plays on to it"
+        return Verdict.WARNING, f"{name}: the longest episode has {longest} turns of {turns}. {advice}"
     return Verdict.OK, f"{name}: {len(played)} episodes fit, with room for {room} ids in each action"
 
 
