@@ -216,6 +216,16 @@ def test_context_fits_another_game_of_the_tiny_model(capsys: Capture, monkeypatc
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     (told,) = [line for line in lines if "ids of a context of" in line]
     assert told.startswith("ok local/mystery")
+    assert "warm-start --config my.yaml --player MODULE:FUNCTION" in lines[-1]
+    assert "GuessNumber" in lines[-1]
+
+
+def test_init_imports_no_torch_for_the_file_it_wrote(guess_number: str, model: str) -> None:
+    words = ["init", guess_number, "--model", model, "--output", "my.yaml"]
+    program = f"import sys; from orl_launcher.main import main; sys.exit(main({words}) or 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "To train: orl train trl --config my.yaml" in done.stdout
 
 
 @pytest.mark.parametrize(("characters", "context"), [(30, 8192), (6000, 8192), (9000, 16384), (10**7, 131072)])

@@ -69,6 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     from orl_rollout.edge import interrupt
 
     from orl_launcher.commands import doctor
+    from orl_launcher.doctor.doctor import check_up
     from orl_launcher.init.write import PLAYED_BY_TINY, config_text, schema_for, write_config
 
     if not arguments.environment:
@@ -92,12 +93,17 @@ def run(arguments: argparse.Namespace) -> int:
     if missing:
         (output.parent / schema).write_text(editors, encoding="utf-8")
     cli.console().print(f"wrote {output}\n", soft_wrap=True)
-    code = doctor.run(doctor.parser().parse(["--config", str(output), "--timeout", str(arguments.timeout)]))
+    checked = doctor.parser().parse(["--config", str(output), "--timeout", str(arguments.timeout)])
+    good = check_up(checked, plans=False).ok
     file = shlex.quote(str(output))
-    words = f"doctor --config {file}" if code else f"train {arguments.trainer} --config {file}"
-    advice = "Correct what failed. To check again" if code else "To train"
+    advice, words = "To train", f"train {arguments.trainer} --config {file}"
+    if not good:
+        advice, words = "Correct what failed. To check again", f"doctor --config {file}"
+    elif model.startswith(ORGANISATION) and env.name not in PLAYED_BY_TINY:
+        advice = "This model knows only GuessNumber. To teach it this environment first"
+        words = f"warm-start --config {file} --player MODULE:FUNCTION"
     cli.console().print(f"\n{advice}: {invocation()} {words}", soft_wrap=True)
-    return code
+    return 0 if good else cli.EXIT_FAILED
 
 
 def _refuse_existing(output: Path) -> None:
