@@ -1,6 +1,9 @@
 # Every command of the repository. Values with spaces survive, because recipes pass "$@".
 set positional-arguments
 
+# A command says itself what is wrong, and a plan that would not start has exit code 1.
+set no-exit-message
+
 # A shell or container that sets this makes every process compile torch and transformers from source.
 export PYTHONDONTWRITEBYTECODE := ""
 
@@ -17,7 +20,7 @@ default:
 init *arguments:
     uv run --extra trl orl init "$@"
 
-# list tasks, mix, shuffle, write tasks.jsonl: just prepare --config configs/local.yaml --output tasks.jsonl
+# list tasks, mix, shuffle, write tasks.jsonl: just prepare --config my.yaml; without arguments those of configs/local.yaml
 prepare *arguments:
     uv run orl prepare "$@"
 
@@ -37,13 +40,13 @@ train-tasks *arguments:
 warm-start *arguments:
     uv run --extra trl orl warm-start "$@"
 
-# train with slime
+# train with slime; without --config the game of configs/playground-slime.yaml
 train-slime *arguments:
-    uv run orl train slime "$@"
+    uv run orl train slime --config configs/playground-slime.yaml "$@"
 
-# train with miles
+# train with miles; without --config the games of configs/playground-miles.yaml
 train-miles *arguments:
-    uv run orl train miles "$@"
+    uv run orl train miles --config configs/playground-miles.yaml "$@"
 
 # train with Tinker, or a server that speaks its protocol: LoRA, without a GPU of yours
 train-tinker *arguments:

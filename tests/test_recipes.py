@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from orl_core.config import load_config
+from orl_launcher.commands import prepare, train
 from orl_launcher.main import main
 
 from tests.test_blocks import RECIPES
@@ -29,6 +31,7 @@ NAMED = {"--extra": PROJECT["project"]["optional-dependencies"], "--group": PROJ
 REQUIRED = {"release": ["0.2.0"]}
 SLOW = ("failures", "test-signals", "play-environments")
 OPERATORS = {"&&", "||", ";", "|", "if", "then", "else", "fi"}
+WITH_DEFAULT = {"prepare": prepare, "train": train}
 OURS = re.compile(r"(?:tests|tools|configs|examples|packages|apps)/[\w./-]+")
 
 
@@ -90,6 +93,37 @@ def test_commands_of_a_recipe_start(recipe: str, monkeypatch: pytest.MonkeyPatch
     assert commands
     for words in commands:
         start(words)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "trainer"),
+    [
+        ("prepare", "trl"),
+        ("train-local", "trl"),
+        ("train-real", "trl"),
+        ("train-slime", "slime"),
+        ("train-miles", "miles"),
+    ],
+)
+def test_bare_recipe_has_a_configuration(recipe: str, trainer: str) -> None:
+    *_, command = commands_of(recipe)
+    name, *words = (word for word in command[command.index("orl") + 1 :] if word != "$@")
+    config = load_config(ROOT / WITH_DEFAULT[name].parser().parse(words).config)
+    assert config.trainer.backend == trainer
+
+
+def test_failed_command_of_a_recipe_has_the_last_word() -> None:
+    done = subprocess.run(["just", "--shell", "false", "train-slime"], cwd=ROOT, capture_output=True, check=False)
+    assert done.returncode == 1
+    assert b"error" not in done.stderr
+
+
+def test_bare_tasks_recipe_says_the_command_to_type() -> None:
+    done = subprocess.run(
+        ["sh", "examples/environments/train.sh"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "just train-tasks reasoning-gym" in done.stderr
 
 
 @pytest.mark.parametrize(

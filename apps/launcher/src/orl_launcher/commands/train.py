@@ -114,7 +114,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     own = (None, cli.backend_of(cli.DEFAULT_CONFIG))
     if arguments.config == cli.DEFAULT_CONFIG and arguments.backend not in own:
-        raise cli.UsageError(f"orl train {arguments.backend} needs --config. To write a file: {invocation()} init")
+        raise cli.UsageError(
+            f"orl train {arguments.backend} needs --config. To write a file: {invocation()} init ENVIRONMENT "
+            f"--trainer {arguments.backend}"
+        )
     config = with_model(config_of(arguments))
     refuse_on_command_line(arguments.extra)
     refuse_in_words(config, arguments.extra)
