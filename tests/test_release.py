@@ -154,6 +154,12 @@ def test_release_stamps_builds_commits_and_tags(clone: Path, monkeypatch: pytest
     assert release.run("uv", "lock", "--check", cwd=clone) == ""
 
 
+def test_pages_clone_no_address_before_there_is_one() -> None:
+    pages = (ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("*/*/README.md"))
+    cloned = [word for page in pages for word in re.findall(r"git clone (\S+)", page.read_text("utf-8"))]
+    assert {*cloned} <= {release.address_of(ROOT)}
+
+
 def test_check_installs_extras_that_exist() -> None:
     for name, extras in release.EXTRAS.items():
         assert {*extras.strip("[]").split(",")} <= {*project(name).get("optional-dependencies", ())}

@@ -79,8 +79,10 @@ def stamp(root: Path, version: str) -> None:
     ):
         file = root / name
         file.write_text(re.sub(old, new, file.read_text("utf-8"), count=1, flags=re.M), "utf-8")
+    clone = rf"\1git clone {address} orl && cd orl\n"
     for file in (root / "README.md", *root.glob("docs/*.md")):
-        file.write_text(re.sub(r"git clone \S+ orl\b", f"git clone {address} orl", file.read_text("utf-8")), "utf-8")
+        text = file.read_text("utf-8")
+        file.write_text(re.sub(r"^(pip install uv rust-just\n)(?:git clone .*\n)?", clone, text, flags=re.M), "utf-8")
     run("uv", "lock", cwd=root)
 
 
