@@ -26,6 +26,16 @@ def test_reductions(reduction: str, expected: float):  # shows A29 D4 G10
     assert reduce_reward(trajectory, environment(reward_reduction=reduction)) == expected
 
 
+@pytest.mark.parametrize("rewards", [[0.7, 0.2, 0.1], [0.1] * 10, [0.3, 0.6, 0.1], [1 / 6] * 6])
+def test_partial_rewards_sum_to_full_marks(rewards: list[float]):
+    assert reduce_rewards(rewards, "sum") == 1.0
+
+
+@given(rewards=st.lists(modest, min_size=1, max_size=20))
+def test_sum_is_the_nearest_number(rewards: list[float]):
+    assert reduce_rewards(rewards, "sum") == pytest.approx(float(sum(map(Fraction, rewards))), rel=1e-15, abs=1e-300)
+
+
 def test_null_is_not_zero():
     assert reduce_reward(played([None, 1.0]), environment(reward_reduction="mean")) == 1.0
     assert reduce_reward(played([None, None]), environment(reward_reduction="max", min_reward=-5)) == 0.0
@@ -45,6 +55,7 @@ def test_clamps():  # shows D5
 
 @given(rewards=st.lists(st.none() | st.floats(), max_size=6), reduction=st.sampled_from(REDUCTIONS))
 @example(rewards=[sys.float_info.max] * 3, reduction="mean")
+@example(rewards=[sys.float_info.max] * 3, reduction="sum")
 def test_reduce_reward_is_total_finite_and_bounded(rewards: list[float | None], reduction: str):
     assert math.isfinite(reduce_reward(played(rewards), environment(reward_reduction=reduction)))
     clamped = reduce_reward(played(rewards), environment(reward_reduction=reduction, min_reward=-1, max_reward=1))

@@ -85,6 +85,18 @@ def test_function_is_found_in_working_folder(tmp_path: Path, monkeypatch: pytest
     monkeypatch.delitem(sys.modules, "my_own_rewards")
 
 
+@pytest.mark.parametrize(("short", "success"), [(0.0, True), (5e-10, True), (1e-6, False)])
+def test_reward_of_full_marks_is_a_success(short: float, success: bool):
+    function = of(lambda _: 0.7 + 0.2 + 0.1 - short)
+    assert outcome_of(played([None]), environment(), NO_SECRETS, function).success is success
+
+
+def test_episode_that_never_ended_may_succeed():
+    unended = played([0.25] * 20, StopReason.MAX_TURNS)
+    assert outcome_of(unended, environment(), NO_SECRETS).success
+    assert not outcome_of(unended, environment(nonterminal_reward=-5.0), NO_SECRETS).success
+
+
 @pytest.mark.parametrize("reason", StopReason)
 def test_what_ended_in_error_is_no_success_whatever_the_bar(reason: StopReason):
     outcome = outcome_of(

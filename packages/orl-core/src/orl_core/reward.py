@@ -6,7 +6,7 @@ All are pure and total: any floats come in, finite and bounded floats come out.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -19,12 +19,20 @@ if TYPE_CHECKING:
 _BOUND = 1e18  # of a reward's magnitude where the configuration sets none: its square is finite in float32
 
 
+_SCALE = 2.0**64  # an exact factor, with which no sum overflows: fsum raises if one does
+_TOLERANCE = 1e-9  # for numbers that a reward function added up: 0.7 + 0.2 + 0.1 is 0.9999999999999999
+
+
+def _sum(values: Iterable[float]) -> float:
+    return _SCALE * math.fsum(value / _SCALE for value in values)
+
+
 def _mean(values: Sequence[float]) -> float:
-    return 2 * math.fsum(value / (2 * len(values)) for value in values)  # halves: fsum raises where a sum overflows
+    return _sum(value / len(values) for value in values)
 
 
 _REDUCTIONS: dict[str, Callable[[Sequence[float]], float]] = {
-    "sum": sum,
+    "sum": _sum,
     "mean": _mean,
     "max": max,
     "min": min,
@@ -90,6 +98,11 @@ def reduce_reward(trajectory: Trajectory, config: EnvironmentConfig) -> float:
         lower=config.min_reward,
         upper=config.max_reward,
     )
+
+
+def reaches(reward: float, least: float) -> bool:
+    """Return whether `reward` is at least `least`, to within 1e-9."""
+    return reward >= least - _TOLERANCE
 
 
 def group_rewards(rewards: Sequence[float], scores: Sequence[float | None], config: GroupRewardConfig) -> list[float]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 from msgspec import Struct, structs
 from orl_core.errors import ConfigError
+from orl_core.reward import reaches
 from orl_rollout.edge import interrupt
 from orl_rollout.edge.files import replace
 from orl_rollout.run_folder.checkpoint import Checkpoint, lasting_name, write_note
@@ -152,7 +153,7 @@ def _good(outcomes: Iterable[Outcome], least: float | None) -> list[Outcome]:
     good = [
         outcome
         for outcome in every
-        if any(any(datum.loss_mask) for datum in outcome.datums) and (least is None or outcome.reward >= least)
+        if any(any(datum.loss_mask) for datum in outcome.datums) and (least is None or reaches(outcome.reward, least))
     ]
     if len(good) < 2:
         condition = "" if least is None else f" and have a reward of {least:g} or more"

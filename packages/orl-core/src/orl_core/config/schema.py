@@ -96,7 +96,9 @@ class EnvironmentConfig(Checked, frozen=True, kw_only=True, forbid_unknown_field
     toolset: Annotated[str | None, Meta(description="Toolset to add to the environment's tools; null: none.")] = None
     weight: Annotated[float, Meta(gt=0, description="Relative share of the tasks if their number is limited.")] = 1.0
     eval_splits: Annotated[tuple[str, ...], Meta(description="Splits to evaluate on; empty: no evaluation.")] = ()
-    success_reward: Annotated[float, Meta(description="Reward from which a rollout counts as a success.")] = 1.0
+    success_reward: Annotated[
+        float, Meta(description="Reward from which a rollout counts as a success, whether or not its episode ended.")
+    ] = 1.0
     parallel_calls: Annotated[bool, Meta(description="Run the calls of a turn concurrently.")] = Limits().parallel_calls
     max_concurrency: Annotated[Positive | None, Meta(description="Most sessions of a process; null: adaptive.")] = None
     call_timeout: Annotated[Seconds | None, Meta(description="Seconds for a call; null: as `rollout` says.")] = None

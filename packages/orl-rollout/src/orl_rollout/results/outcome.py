@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 from orl_core.config import EnvironmentConfig
 from orl_core.datum import Datum, to_data
 from orl_core.errors import OrlError, boundary
-from orl_core.reward import reduce_reward
+from orl_core.reward import reaches, reduce_reward
 from orl_core.trajectory import StopReason, Trajectory
 
 from orl_rollout.edge.secrets import Scrubber
@@ -75,7 +75,7 @@ def _is_unrewarded(trajectory: Trajectory) -> bool:
 def _outcome(trajectory: Trajectory, reward: float, config: EnvironmentConfig, scrubber: Scrubber) -> Outcome:
     failed = trajectory.stop_reason is StopReason.ERROR
     reward = 0.0 if failed else reward
-    success = not failed and reward >= config.success_reward
+    success = not failed and reaches(reward, config.success_reward)
     trajectory = scrubber.cleared(trajectory)
     if failed:  # cut after it was scrubbed: nobody finds a part of a secret
         error = " ".join(trajectory.error[: 2 * LONGEST_ERROR].split())[:LONGEST_ERROR]
