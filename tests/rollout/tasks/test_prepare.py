@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from orl_core.config import decode_config
 from orl_core.errors import ConfigError, SessionError
 from orl_core.task import Task, row_of
+from orl_rollout.edge.files import read_lines
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.listing import list_tasks, open_listing
-from orl_rollout.tasks.file import read_tasks
+from orl_rollout.tasks.file import overlap, read_tasks, trained_tasks
 from orl_rollout.tasks.prepare import prepare, share_out
 from orl_testing import environments as envs
 
@@ -236,6 +237,25 @@ def test_metadata_text_without_task_is_refused(tmp_path, metadata, told):
     path.write_bytes(msgspec.json.encode({"prompt": "?", "metadata": metadata}))
     with pytest.raises(ConfigError, match=rf"tasks\.jsonl:1: .*{told}"):
         next(read_tasks(path, config_of("http://127.0.0.1:1", Echo={})))
+
+
+def test_tasks_of_both_kinds_are_counted_once(tmp_path):
+    config = decode_config({"environments": {"A/B": {}}, "eval": {"allow_overlap": True}}, "test")
+    places = {"env_name": "A/B", "deployment_name": "A/B"}
+    trained = [Task(**places, task_spec={"n": 1}), Task(**places, task_spec={"n": 2}), Task(**places, index=3)]
+    path = tmp_path / "tasks.jsonl"
+    rows = [*map(row_of, trained[1:]), cookbook_row(trained[0]), {"prompt": "6 x 7?"}, {"metadata": "no JSON"}]
+    path.write_bytes(b"\n".join(map(msgspec.json.encode, [*rows, "no row"])) + b"\n{\n\xff\n")
+    assert {task.content for task in trained_tasks(read_lines(path))} == {task.content for task in trained}
+    held_out = [
+        Task(**places, split="test", task_spec={"n": 1}),
+        Task(env_name="C/D", deployment_name="A/B", task_spec={"n": 2}),
+        Task(**places, split="test", index=3),
+        Task(**places, environment_name="other", task_spec={"n": 1}),
+    ]
+    assert overlap(config, trained, held_out) == 2
+    with pytest.raises(ConfigError, match="2 of 4"):
+        overlap(decode_config({"environments": {"A/B": {}}}, "test"), trained, held_out)
 
 
 @given(

@@ -44,12 +44,19 @@ class Task(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def key(self) -> str:
         """Return `Organization/Environment/split/` and 16 hexadecimal digits of the specification's hash."""
-        import hashlib  # loads OpenSSL: milliseconds that no other user of this package should pay
-
         where = [self.env_name, self.deployment_name, self.environment_name, self.split]
-        identity = [where, self.task_spec or self.index]
-        digest = hashlib.blake2b(msgspec.json.encode(identity, order="sorted"), digest_size=8).hexdigest()
-        return f"{self.env_name}/{self.split}/{digest}"
+        return f"{self.env_name}/{self.split}/{_digest(where, self.task_spec or self.index)}"
+
+    @property
+    def content(self) -> str:
+        """Return a hash of what a session begins with: two splits, or two names of one deployment, may share a task."""
+        return _digest([self.deployment_name, self.environment_name], self.task_spec or f"{self.split}/{self.index}")
+
+
+def _digest(*identity: object) -> str:
+    import hashlib  # loads OpenSSL: milliseconds that no other user of this package should pay
+
+    return hashlib.blake2b(msgspec.json.encode(identity, order="sorted"), digest_size=8).hexdigest()
 
 
 class TaskRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -154,7 +154,8 @@ def _tasks(config: RunConfig, folder: Path, arguments: argparse.Namespace, origi
     most: int | None = arguments.max_tasks or (config.eval.max_tasks if splits == [HELD_OUT] else None)
     if original is None:
         seed = config.trainer.seed
-        interrupt.run(prepare(config, folder / "tasks.jsonl", max_tasks=most, seed=seed, splits=splits))
+        unchecked = structs.replace(config, eval=structs.replace(config.eval, allow_overlap=True))  # nothing trains
+        interrupt.run(prepare(unchecked, folder / "tasks.jsonl", max_tasks=most, seed=seed, splits=splits))
     tasks = tuple(islice(read_tasks(original or folder / "tasks.jsonl", config), most))
     if not tasks:
         raise ConfigError(f"{original}: holds no task. Write one with {invocation()} prepare")

@@ -178,7 +178,7 @@ def _train(config: RunConfig, trainer: Trainer, folder: Path, arguments: argpars
     warm, facts = warm_model(config)
     interrupt.check()
     with playground(warm) as served:
-        task_data, eval_data = _tasks(served, folder)
+        task_data, eval_data, shared = _tasks(served, folder)
         interrupt.run(record_versions(served, folder))
         job = Run(
             config=served,
@@ -187,15 +187,21 @@ def _train(config: RunConfig, trainer: Trainer, folder: Path, arguments: argpars
             eval_data=eval_data,
             extra=arguments.extra,
             python=arguments.python,
-            facts={**facts, **baseline(config)},
+            facts={**facts, **baseline(config), **shared},
             started=started,
         )
         with following(folder / "metrics.jsonl", config.trainer.num_rollout, console):
             trainer.train(job)
 
 
-def _tasks(config: RunConfig, folder: Path) -> tuple[Path, Path | None]:
-    """Return the tasks to train on and to hold out, prepared in the run's folder if none are given."""
+def _tasks(config: RunConfig, folder: Path) -> tuple[Path, Path | None, dict[str, int]]:
+    """Return the tasks to train on and to hold out, prepared in the run's folder if none are given, and their overlap.
+
+    Raises:
+        ConfigError: they overlap, and must not.
+    """
+    from orl_rollout.edge.files import read_lines
+    from orl_rollout.tasks.file import overlap, read_tasks, trained_tasks
     from orl_rollout.tasks.prepare import HELD_OUT, TRAINING, prepare
 
     from orl_launcher.commands.prepare import print_prepared
@@ -204,10 +210,11 @@ def _tasks(config: RunConfig, folder: Path) -> tuple[Path, Path | None]:
     if not config.trainer.task_data:
         print_prepared(config, interrupt.run(prepare(config, task_data, seed=seed)), task_data, (TRAINING,))
     if not holds_out(config):
-        return task_data, None
+        return task_data, None, {}
     eval_data = folder / "eval_tasks.jsonl"
     interrupt.run(prepare(config, eval_data, max_tasks=config.eval.max_tasks, seed=seed, splits=(HELD_OUT,)))
-    return task_data, eval_data
+    trained = trained_tasks(read_lines(task_data))
+    return task_data, eval_data, {"overlap": overlap(config, trained, read_tasks(eval_data, config))}
 
 
 def _conclude(folder: Path) -> None:

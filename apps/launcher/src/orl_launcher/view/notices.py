@@ -13,6 +13,8 @@ def notices_of(record: Record) -> Iterator[str]:
     """Yield the sentences that a reader must know before the figures."""
     if record.error:
         yield f"The run failed: {record.error}"
+    if record.overlap:
+        yield f"Of the held-out tasks, {record.overlap} are also trained on (`eval.allow_overlap`)."
     if left_out := unjudged(record):
         yield f"Rollouts: {left_out}. Success, reward and turns are those of the judged ones."
     if unmet := [point for point in record.points if point.overall("agent/forced_calls_unmet")]:

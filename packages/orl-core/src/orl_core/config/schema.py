@@ -125,6 +125,9 @@ class EvalConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True)
     max_tasks: Annotated[Positive | None, Meta(description="Most tasks to evaluate on; null: all.")] = None
     temperature: Annotated[float, Meta(ge=0, description="Sampling temperature.")] = 1.0
     top_p: Annotated[float, Meta(gt=0, le=1, description="Probability mass of nucleus sampling.")] = 1.0
+    allow_overlap: Annotated[
+        bool, Meta(description="Accept held-out tasks that are also trained on, and say so on the pages of the run.")
+    ] = False
 
 
 class GroupRewardConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -59,6 +59,12 @@ class Record(Struct, frozen=True, kw_only=True):
         return self.summary.get("random_consistent_baseline")
 
     @property
+    def overlap(self) -> int | str:
+        """Return how many held-out tasks are trained on, too: "some" if a run that allows it has not ended."""
+        allowed = self.config.get("eval", {}).get("allow_overlap")
+        return self.summary.get("overlap", "some") if allowed else 0
+
+    @property
     def steps(self) -> range:
         """Return the steps of training that this run made; a run that continues a checkpoint begins above 1."""
         steps = [point.step for point in self.points if point.kind == "train"]

@@ -29,6 +29,7 @@ class Summary(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     `before` and `after` are the first and the last evaluation of held-out tasks; success is a share of the episodes
     that were judged. `no_signal` says that the last steps had nothing to learn from, and why.
+    `overlap` counts the held-out tasks that are trained on, too.
     `random_consistent_baseline` is the success rate of random guessing within the remaining range. `resumed_from` is
     the checkpoint that the run continues, after `resumed_step` steps.
     """
@@ -54,6 +55,7 @@ class Summary(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     interrupted: bool | UnsetType = UNSET
     error: str | UnsetType = UNSET
     no_signal: str | UnsetType = UNSET
+    overlap: int | UnsetType = UNSET
 
     @classmethod
     def of(cls, config: RunConfig, rows: Sequence[MetricsRow]) -> Self:

@@ -1,11 +1,12 @@
 """Read tasks.jsonl, check each task against the configuration, and make tasks of plain rows. It opens no connection.
 
+Held-out tasks are compared with those of training in one place, `overlap`, whichever trainer trains.
 Files of `orl prepare` and of the OpenReward cookbook are read. The cookbook writes a row's metadata as a JSON text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -42,6 +43,29 @@ def read_tasks(path: str | Path, config: RunConfig) -> Iterator[Task]:
             yield task
     except OSError as exc:
         raise ConfigError(f"{path}: {exc.strerror}") from exc
+
+
+def overlap(config: RunConfig, trained: Iterable[Task], held_out: Iterable[Task]) -> int:
+    """Count the held-out tasks that are trained on, too.
+
+    Raises:
+        ConfigError: there are some, and `eval.allow_overlap` is false.
+    """
+    kept = {task.content for task in held_out}
+    both = kept.intersection(task.content for task in trained)
+    if both and not config.eval.allow_overlap:
+        raise ConfigError(
+            f"{len(both)} of {len(kept)} held-out tasks are also trained on. Name other `eval_splits`, or set "
+            "`eval.allow_overlap: true`"
+        )
+    return len(both)
+
+
+def trained_tasks(lines: Iterable[bytes]) -> Iterator[Task]:
+    """Yield the tasks of a trainer's data. Its other rows, such as plain ones, are for the trainer to judge."""
+    for line in lines:
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError, ConfigError):
+            yield task_in(metadata_in(msgspec.json.decode(line, type=dict[str, Any]).get("metadata")))
 
 
 def _other_task(line: bytes, config: RunConfig) -> Task:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,6 +22,7 @@ from orl_rollout.edge.files import replace
 from orl_rollout.edge.secrets import Scrubber
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.listing import TaskListing, list_tasks, open_listing
+from orl_rollout.tasks.file import overlap, trained_tasks
 from orl_rollout.tasks.selection import Selection, select
 
 MOST_TASKS = 10_000_000  # in a file
@@ -62,7 +63,7 @@ async def prepare(
     holds for its splits to train on.
 
     Raises:
-        ConfigError: an environment or split does not exist, or there is no task at all; `output` is as before.
+        ConfigError: an environment, a split or any task is missing, or a held-out one trains; `output` is as before.
         SessionError: a server cannot be reached or fails, or a task echoes a secret; `output` is as before.
         OrlError: `output` cannot be written.
     """
@@ -88,11 +89,22 @@ async def prepare(
                 before = len(rows)
                 duplicates += await _draw(client, selection, share, rows, seed)
                 counts[selection.listing.env_name] += len(rows) - before
+            await _refuse_overlap(client, splits, rows.values())
             order = [*rows.values()]
             random.Random(str(seed)).shuffle(order)  # noqa: S311 - no secret is drawn
             replace(output, b"".join(order))
         skipped = sum(one.listing.size - one.size for one in selections)
         return PreparedTasks(counts=counts, duplicates=duplicates, skipped=skipped)
+
+
+async def _refuse_overlap(client: OpenRewardClient, splits: Sequence[str], rows: Iterable[bytes]) -> None:
+    """Refuse `rows` that are also held out, by the whole listing of what is held out, if they are those to train on."""
+    if [*splits] != [TRAINING] or client.config.eval.allow_overlap:
+        return
+    environments = client.config.environments.items()
+    named = [(name, split) for name, one in environments for split in one.eval_splits]
+    held_out = [task for one in named async for task in list_tasks(client, await open_listing(client, *one))]
+    overlap(client.config, trained_tasks(rows), held_out)
 
 
 def splits_of(environment: EnvironmentConfig, chosen: Sequence[str]) -> list[str]:
