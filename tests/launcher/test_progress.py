@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from orl_launcher.view.progress import BAR, Course, counting, following
-from orl_rollout.logs import Wait
+from orl_rollout.logs import working
 from orl_rollout.run_folder import metrics_log
 from orl_rollout.run_folder.metrics_log import MetricsRow
 from rich.console import Console
@@ -20,6 +22,14 @@ class Time:
 
     def __call__(self) -> float:
         return self.now
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait until the follower, which looks twice a second, has made it true."""
+    ends = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < ends
+        time.sleep(0.02)
 
 
 def row(step: int, **metrics: float) -> MetricsRow:
@@ -73,8 +83,38 @@ def test_counted_work_has_a_line_at_each_tenth() -> None:
     assert (len(lines), lines[-1]) == (10, "games 40/40")
 
 
-def test_wait_is_shown_in_the_bar_of_a_terminal(tmp_path: Path) -> None:
+def test_terminal_shows_what_a_run_does_now(tmp_path: Path) -> None:
     output = io.StringIO()
     with following(tmp_path / "metrics.jsonl", 3, Console(file=output, force_terminal=True, width=120)):
-        Wait().say(lambda: "SGLang starts: imports, 40 s")
-    assert "SGLang starts: imports, 40 s" in output.getvalue()
+        until(lambda: "starting" in output.getvalue())
+        with working(lambda: "evaluating 37 of 256"):
+            until(lambda: "evaluating 37 of 256" in output.getvalue())
+
+
+def test_silent_log_gets_a_line_each_30_seconds(tmp_path: Path) -> None:
+    clock, out, path = Time(), io.StringIO(), tmp_path / "metrics.jsonl"
+    with following(path, 3, Console(file=out, width=100), clock):
+        clock.now += 29
+        looks: list[str] = []
+        with working(lambda: looks.append("look") or "loading"):
+            until(lambda: len(looks) > 1)
+        assert out.getvalue() == ""
+        clock.now += 2
+        until(lambda: out.getvalue() == "starting  31.0 s so far\n")
+        with working(lambda: "evaluating 37 of 256"):
+            clock.now += 30
+            until(lambda: out.getvalue().endswith("evaluating 37 of 256  1 min 1 s so far\n"))
+        metrics_log.append(path, "eval", 0, {}, seconds=61)
+        until(lambda: "held-out at step 0/3" in out.getvalue())
+        clock.now += 30
+        until(lambda: out.getvalue().endswith("training  1 min 31 s so far\n"))
+    assert len(out.getvalue().splitlines()) == 4
+
+
+def test_slow_counted_work_has_a_line_each_30_seconds() -> None:
+    clock, out = Time(), io.StringIO()
+    with counting(Console(file=out, width=200), clock) as show:
+        for done in range(5):
+            clock.now += 20
+            show(done, 1000, f"rollouts {done}")
+    assert [line.partition("  ")[0] for line in out.getvalue().splitlines()] == ["rollouts 1", "rollouts 3"]

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from orl_rollout.edge.secrets import Scrubber
 
 
-QUIET_SECONDS = 60.0  # between two warnings of `Sparing`, and two lines of a `Wait`
-BAR_SECONDS = 1.0  # between two texts of a `Wait` in a bar
-_bars: list[Callable[[str], None]] = []
+QUIET_SECONDS = 60.0  # between two warnings of `Sparing`
+_works: list[Callable[[], str]] = []
 
 
 class _Shown(logging.Filter):
@@ -81,31 +80,17 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def waits_in(bar: Callable[[str], None]) -> Generator[None]:
-    """Let `bar` show each `Wait` in one line that is updated, while the block runs. It gets "" at the end of a wait."""
-    _bars.append(bar)
+def working(text: Callable[[], str]) -> Generator[None]:
+    """Let `work` return `text()` while the block runs."""
+    _works.append(text)
     try:
         yield
     finally:
-        _bars.remove(bar)
+        _works.remove(text)
 
 
-class Wait:
-    """A long wait, in one line: in the bar of the command's terminal, or else printed once a minute."""
-
-    def __init__(self) -> None:
-        self._next = -math.inf
-
-    def say(self, text: Callable[[], str]) -> None:
-        """Show what is waited for. `text` is called only if it is time for it."""
-        now = time.monotonic()
-        if now >= self._next:
-            self._next = now + (BAR_SECONDS if _bars else QUIET_SECONDS)
-            for show in _bars or [say]:
-                show(shown(text()))
-
-    def end(self, text: str) -> None:
-        """Print what came of it."""
-        for show in _bars:
-            show("")
-        say(text)
+def work() -> str:
+    """Return what this process does now, as it may be shown, for a bar or a line of a log; "" if nothing says so."""
+    for text in _works[-1:]:
+        return shown(text())
+    return ""

@@ -34,7 +34,7 @@ from orl_rollout.run_folder.tracking import Report, reporting
 from orl_rollout.run_folder.training_metrics import with_common_names
 from orl_rollout.runtime.group_scores import compare
 from orl_rollout.runtime.runtime import RolloutRequest
-from orl_rollout.runtime.stack import open_runtime, run_all
+from orl_rollout.runtime.stack import open_runtime, play_all
 from tinker import AdamParams
 
 from orl_tinker.engine import TinkerEngine
@@ -178,22 +178,18 @@ class Training:
     async def _play(
         self, tasks: Sequence[Task], name: str, sampling: Mapping[str, Any], *, step: int, evaluation: bool = False
     ) -> list[Outcome]:
-        outcomes: dict[int, Outcome] = {}
-
-        async def play(row: int, task: Task) -> None:
-            rollout_id = f"{name}/{row}"
-            seed = sampling_seed(self._course.trainer.seed, task.key, rollout_id)
-            request = RolloutRequest(
+        seed = self._course.trainer.seed
+        requests = [
+            RolloutRequest(
                 task=task,
-                rollout_id=rollout_id,
-                sampling={**sampling, "sampling_seed": seed},
+                rollout_id=f"{name}/{row}",
+                sampling={**sampling, "sampling_seed": sampling_seed(seed, task.key, f"{name}/{row}")},
                 evaluation=evaluation,
                 step=step,
             )
-            outcomes[row] = await self._player.play(request, self._engine)
-
-        await run_all((play(row, task) for row, task in enumerate(tasks)), max(1, len(tasks)))
-        return [outcomes[row] for row in range(len(tasks))]
+            for row, task in enumerate(tasks)
+        ]
+        return await play_all(self._player.play, requests, self._engine, len(requests))
 
     async def _measure(self) -> None:
         """Play the held-out tasks, if there are any, once for the same weights."""

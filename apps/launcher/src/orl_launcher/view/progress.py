@@ -10,11 +10,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orl_rollout.logs import waits_in
+from orl_rollout.logs import work
 from orl_rollout.run_folder.follow import lines_of, meanwhile
 from orl_rollout.run_folder.metrics_log import MetricsRow, parse_row, tally_of
 from orl_rollout.run_folder.no_signal import STEPS, Cause, no_signal
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 EVERY = 5  # steps between lines where the output is no terminal
+SILENT = 30.0  # seconds without a line, after which such an output gets one
 BAR = 16  # columns of the bar
 TENTHS = 10  # lines of counted work where the output is no terminal
 PHASES = (("rollout_seconds", "rollouts"), ("train_seconds", "training"), ("weight_sync_seconds", "weights"))
@@ -109,26 +110,37 @@ def _success(row: MetricsRow) -> str:
 
 @contextmanager
 def following(path: Path, steps: int | None, console: Console, clock: Clock = time.monotonic) -> Generator[None]:
-    """Show the rows that are written to `path` (metrics.jsonl) while the block runs, of `steps` steps."""
-    course = Course(steps, clock)
+    """Show the rows that are written to `path` (metrics.jsonl) while the block runs, of `steps` steps.
+
+    Between them a terminal shows the work of this process, and other outputs get a line each SILENT seconds.
+    """
+    course, begun = Course(steps, clock), clock()
     with _bar(console) as (progress, bar):
-        progress.update(bar, description="evaluating before training", total=steps, visible=True)
+        progress.update(bar, total=steps, visible=True)
 
         def follow(ended: threading.Event) -> None:
-            rows = (parse_row(line) for line in lines_of(path, ended) if line is not None)
-            for row in rows:
+            latest, idle = begun, "starting"
+            for written in lines_of(path, ended):
+                if written is None:
+                    now = work() or idle
+                    progress.update(bar, wait=now)
+                    if not console.is_terminal and clock() - latest >= SILENT:
+                        latest = clock()
+                        console.print(f"{now}  {duration(latest - begun)} so far", soft_wrap=True)
+                    continue
+                row = parse_row(written)
                 if row is None or row.kind == "update":
                     continue
-                line = course.line(row)
+                line, idle = course.line(row), "training"
                 if row.kind == "train":
                     progress.update(bar, completed=row.step, description=course.brief(row))
                 if row.kind == "eval" or not (console.is_terminal or row.step % EVERY):
+                    latest = clock()
                     console.print(line, style="yellow" if str(tally_of([row])) else None, soft_wrap=True)
                 for warning in filter(None, (course.silence(row), course.drift(row))):
                     console.print(warning, style="yellow", soft_wrap=True)
 
-        shown = waits_in(lambda text: progress.update(bar, wait=text)) if console.is_terminal else nullcontext()
-        with shown, meanwhile(follow, "progress"):
+        with meanwhile(follow, "progress"):
             yield
 
 
@@ -136,17 +148,19 @@ def following(path: Path, steps: int | None, console: Console, clock: Clock = ti
 def counting(console: Console, clock: Clock = time.monotonic) -> Generator[Callable[[int, int, str], None]]:
     """Yield a function that shows `done` of `total` in words, with the time that is left.
 
-    A terminal gets a bar, other outputs a line at each tenth.
+    A terminal gets a bar, other outputs a line at each tenth, and each SILENT seconds.
     """
-    pace = Pace(clock)
+    pace, latest = Pace(clock), clock()
     with _bar(console) as (progress, bar):
 
         def show(done: int, total: int, words: str) -> None:
+            nonlocal latest
             left = pace.left(done, total)
             line = f"{words}  {duration(left)} left" if left is not None and done < total else words
             progress.update(bar, completed=done, total=total, description=line, visible=True)
             tenth = done * TENTHS // total > max(0, done - 1) * TENTHS // total
-            if left is not None and tenth and not console.is_terminal:
+            if left is not None and (tenth or clock() - latest >= SILENT) and not console.is_terminal:
+                latest = clock()
                 console.print(line, soft_wrap=True)
 
         yield show

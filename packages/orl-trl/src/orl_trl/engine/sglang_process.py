@@ -24,7 +24,7 @@ from orl_rollout.edge import interrupt
 from orl_rollout.edge.children import programs
 from orl_rollout.edge.files import cache_folder
 from orl_rollout.edge.secrets import PLATFORM_KEY, all_entries
-from orl_rollout.logs import Wait, logger_of
+from orl_rollout.logs import logger_of, say, working
 from orl_rollout.run_folder.process import free_port, guarded, running
 
 from orl_trl.engine.sglang_control import SglangControl
@@ -159,17 +159,17 @@ class SglangProcess:
         Raises:
             EngineError: it died, or needs more than START_SECONDS.
         """
-        control, wait = SglangControl(self.url), Wait()
-        while not control.healthy():
-            interrupt.check()
-            seconds = time.monotonic() - self._began
-            if self.ended or seconds > START_SECONDS:
-                fault = "died" if self.ended else "is not ready"
-                self._life.close()  # then the log is complete
-                raise EngineError(f"SGLang {fault} {seconds:.0f} s after its start: {self._last_line()}")
-            wait.say(lambda seconds=seconds: f"SGLang starts: {self._stage()}, {seconds:.0f} s")
-            time.sleep(POLL_SECONDS)
-        wait.end(f"SGLang is ready at {self.url}, {time.monotonic() - self._began:.1f} s after its start")
+        control = SglangControl(self.url)
+        with working(lambda: f"SGLang starts: {self._stage()}, {time.monotonic() - self._began:.0f} s"):
+            while not control.healthy():
+                interrupt.check()
+                seconds = time.monotonic() - self._began
+                if self.ended or seconds > START_SECONDS:
+                    fault = "died" if self.ended else "is not ready"
+                    self._life.close()  # then the log is complete
+                    raise EngineError(f"SGLang {fault} {seconds:.0f} s after its start: {self._last_line()}")
+                time.sleep(POLL_SECONDS)
+        say(f"SGLang is ready at {self.url}, {time.monotonic() - self._began:.1f} s after its start")
 
     def _start(self, launch: Launch) -> None:
         command, self._began = guarded(command_of(launch, self._port)), time.monotonic()

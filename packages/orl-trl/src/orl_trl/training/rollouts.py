@@ -24,7 +24,7 @@ from orl_rollout.loop.sampling import sampling_seed
 from orl_rollout.results.metrics import stats_of, training_metrics
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.runtime.runtime import RolloutRequest
-from orl_rollout.runtime.stack import run_all
+from orl_rollout.runtime.stack import play_all
 
 from orl_trl.engine.batch_engine import BatchEngine
 from orl_trl.engine.loop_thread import JOIN_SECONDS, STOP_SECONDS, LoopThread
@@ -147,14 +147,8 @@ class Rollouts:
                 playing.cancel()
 
     async def _play_all(self, requests: Sequence[RolloutRequest]) -> list[Outcome]:
-        outcomes: dict[str, Outcome] = {}
-
-        async def play(request: RolloutRequest) -> None:
-            outcomes[request.rollout_id] = await self._player.play(request, self._client)
-
         async with self._playing:
-            await run_all(map(play, requests), min(len(requests), self.plan.concurrency))
-        return [outcomes[request.rollout_id] for request in requests]
+            return await play_all(self._player.play, requests, self._client, self.plan.concurrency)
 
     async def _live(self, opened: Future[Player]) -> None:
         """Keep the player open until the last batch, finished or cancelled, has let go of it."""

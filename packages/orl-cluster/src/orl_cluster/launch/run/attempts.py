@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import structs
 from orl_core.errors import ConfigError, OrlError, boundary
 from orl_rollout.edge import interrupt
-from orl_rollout.logs import logger_of, shown
+from orl_rollout.logs import logger_of, shown, working
 from orl_rollout.run_folder import metrics_log, recoveries, turn_count
 from orl_rollout.run_folder.checkpoint import note_saved
 from orl_rollout.run_folder.contract import CHECKPOINT, Run
@@ -170,12 +172,22 @@ def _attempt(command: Command) -> tuple[int, Failure] | None:
     python, gpus = request.installation.python, request.layout.per_node
     cluster = ray_cluster(python, environment, gpus=gpus, log=folder / "ray.log", needs=needs)
     watch = Watch(command)
-    with cluster as ray, followed(log, folder / "metrics.jsonl", start=start, judge=watch.judge):
+    with (
+        working(partial(_work, folder)),
+        cluster as ray,
+        followed(log, folder / "metrics.jsonl", start=start, judge=watch.judge),
+    ):
         code = process.run(command.words, ray, log=log, hidden=needs.names, check=watch.check)
     if code:
         return code, process.failure_of(log, start=start)
     watch.check_weights()  # the last steps may have been read after the trainer ended
     return None
+
+
+def _work(folder: Path) -> str:
+    """Return what the trainer does now: "" until an engine answers."""
+    turns = turn_count.read(folder)
+    return f"{turns.answered} turns answered, {turns.open} rollouts open" if turns.answered else ""
 
 
 def _summary_of(command: Command) -> Summary:
