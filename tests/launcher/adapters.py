@@ -136,6 +136,13 @@ def train_until_signalled(run: Run) -> None:
     interrupt.check()
 
 
+def save_until_signalled(run: Run) -> None:
+    """As `train_until_signalled`, with a checkpoint."""
+    (run.folder / "checkpoint").mkdir()
+    (run.folder / "checkpoint" / "config.json").write_text('{"model_type": "none"}', encoding="utf-8")
+    train_until_signalled(run)
+
+
 def train_through_a_signal(run: Run) -> None:
     """As if the signal came during the last save."""
     _signal_in_a_callback()

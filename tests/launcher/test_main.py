@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import sys
@@ -407,6 +408,17 @@ def test_a_signal_gives_its_exit_code_and_the_run_is_reported(
     summary = json.loads(Path("runs/five/summary.json").read_text(encoding="utf-8"))
     assert ("interrupted" in summary) == (not finished)
     assert ("did not finish" in Path("runs/five/report.html").read_text(encoding="utf-8")) == (not finished)
+
+
+@pytest.mark.parametrize(("trainer", "count"), [("train_until_signalled", 0), ("save_until_signalled", 1)])
+def test_interrupted_run_names_the_command_that_continues(
+    capsys: Capture, training: Training, trainer: str, count: int
+) -> None:
+    words = training(trainer, "five")
+    assert main([*words, "--seed", "3", "--", "--flag", "a b"]) == 128 + signal.SIGTERM
+    lines = [line.partition(": ")[2] for line in capsys.readouterr().out.splitlines() if "--load" in line]
+    continued = [*words[:-2], "--seed", "3", "--load", str(Path("runs/five")), "--", "--flag", "a b"]
+    assert [shlex.split(line) for line in lines] == [[*invocation().split(), *continued]] * count
 
 
 def test_what_is_ignored_stays_ignored(training: Training) -> None:

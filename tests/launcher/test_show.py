@@ -24,7 +24,7 @@ from orl_launcher.view.html import page
 from orl_launcher.view.pieces import Role, load_decoder
 from orl_launcher.view.progress import following
 from orl_launcher.view.report import examples_of, write_report
-from orl_launcher.view.tables import BARS, episode_view, episodes_table, sparkline
+from orl_launcher.view.tables import BARS, closing_table, curves_table, episode_view, episodes_table, sparkline
 from orl_launcher.view.wording import duration, number
 from orl_rollout.episodes.frames import frame
 from orl_rollout.episodes.journal import Entry, encode_entry, read_journal
@@ -136,8 +136,41 @@ def test_latest_run_is_shown_without_a_path(capsys: Capture, tmp_path: Path, mon
     assert f"show {Path('runs/b')} --episode" in shown(capsys)
     Path("runs/d").mkdir()
     Path("runs/d/config.json").write_text('{"environments": {"playground/GuessNumber": {}}}', encoding="utf-8")
-    assert main(["show"]) == 1  # its model is being made
+    begun = make_run(Path("runs/e"))
+    (begun / JOURNAL).write_bytes(b"")  # in its first evaluation
+    for newer in ("runs/d", "runs/e"):
+        assert main(["show"]) == 0
+        told = capsys.readouterr()
+        assert f"show {Path('runs/b')} --episode" in told.out
+        assert told.err.count("\n") == 1
+        assert str(Path("runs/e")) in told.err
+        assert main(["show", newer]) == (newer == "runs/d")  # its model is being made
+        capsys.readouterr()
+
+
+def test_run_that_has_not_played_is_named(capsys: Capture) -> None:
+    Path("runs/d").mkdir(parents=True)
+    Path("runs/d/config.json").write_text('{"environments": {"playground/GuessNumber": {}}}', encoding="utf-8")
+    assert main(["show"]) == 1
     assert "runs/d: the run has not played yet" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("steps", "basis"), [(7, "mean of 3 steps"), (30, "mean of 5 steps"), (3, "")])
+def test_table_and_sparkline_have_one_rule(tmp_path: Path, steps: int, basis: str) -> None:
+    rows = [{"step": step + 1, "kind": "train", "a/b/reward": float(step)} for step in range(steps)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    record = read_record(tmp_path)
+    change = record.change("reward")
+    assert change is not None
+    before, after = map(number, change)
+    console = Console(record=True, width=200, file=io.StringIO())
+    for table in (closing_table(record), curves_table(record)):
+        console.print(table)
+    (above,) = [line for line in console.export_text(clear=False).splitlines() if line.startswith(" reward, training")]
+    (below,) = [line for line in console.export_text().splitlines() if line.startswith("reward")]
+    assert above.split()[-2:] == [before, after]
+    assert f"{before} → {after}" in below
+    assert (basis in above, basis in below, "mean" in above) == (True, True, bool(basis))
 
 
 def test_tokenizer_beside_the_journal_shows_the_ids(capsys: Capture, run: Path) -> None:  # shows A43
@@ -194,7 +227,7 @@ def test_a_journal_elsewhere_is_found_by_the_runs_configuration(capsys: Capture,
 
 def test_a_journal_without_episodes_says_so(capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / JOURNAL).touch()
-    assert shown(capsys, str(tmp_path)) == f"run {tmp_path}\nno episode matches\n"
+    assert shown(capsys, str(tmp_path)) == f"run {tmp_path}\nno episode to show\n"
 
 
 def test_a_folder_or_file_that_is_not_there(capsys: Capture, tmp_path: Path) -> None:

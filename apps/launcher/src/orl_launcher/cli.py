@@ -74,7 +74,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class PassingParser(Parser):
-    """Parser that leaves everything after the first `--` to a trainer or its tool, as `extra`."""
+    """Parser that leaves everything after the first `--` to a trainer or its tool, as `extra`; `words` is the rest."""
 
     elsewhere = "; give an option of the trainer itself after `--`"
 
@@ -82,7 +82,7 @@ class PassingParser(Parser):
         """Parse `argv` up to the first `--`."""
         cut = argv.index("--") if "--" in argv else len(argv)
         arguments = super().parse(argv[:cut])
-        arguments.extra = tuple(argv[cut + 1 :])
+        arguments.words, arguments.extra = argv[:cut], tuple(argv[cut + 1 :])
         return arguments
 
 

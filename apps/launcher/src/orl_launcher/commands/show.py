@@ -9,11 +9,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import deque
+from contextlib import suppress
 from itertools import islice, starmap
 from pathlib import Path
 
 from msgspec import structs
-from orl_core.errors import OrlError, boundary
+from orl_core.errors import ConfigError, OrlError, boundary
 from orl_rollout.episodes.journal import Entry, journal_files, read_journal
 from orl_rollout.run_folder.metrics_log import Kind
 from orl_rollout.run_folder.record import Record, journal_of, read_record
@@ -34,7 +35,7 @@ ROWS = 20  # episodes that the terminal lists
 ARTICLES = 50  # episodes that a page shows whole
 
 EXAMPLES = """\
-  orl show                                   the latest run
+  orl show                                   the latest run that has played
   orl show runs/local                        curves and the last episodes
   orl show runs/local --episode 12           one episode: text, trained tokens in colour, calls, rewards, times
   orl show runs/local --failed               the last episodes that were lost or ended in an error
@@ -50,7 +51,7 @@ def parser() -> cli.Parser:
         metavar="PATH",
         type=Path,
         nargs="?",
-        help="a run's folder or a journal's file (default: the latest run)",
+        help="a run's folder or a journal's file (default: the latest run that has played)",
     )
     options.add_argument("--html", metavar="OUT", type=Path, help="write a self-contained HTML page to this file")
     options.add_argument("--episode", metavar="N", type=int, help="show one episode, by its number; -1 is the last")
@@ -86,7 +87,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def latest_run() -> Path:
-    """Return the folder in runs/ that was begun last, or whose journal was written last.
+    """Return the folder in runs/ that was begun last, or whose journal was written last, of those that have played.
+
+    A line names a newer one. If none has played, it is returned.
 
     Raises:
         UsageError: there is none.
@@ -99,7 +102,17 @@ def latest_run() -> Path:
     ]
     if not written:
         raise cli.UsageError(f"{RUNS}: no run here. Give the folder of a run")
-    return max(written)[1]
+    latest = max(written)[1]
+    played = next((folder for _, folder in sorted(written, reverse=True) if _has_played(folder)), latest)
+    if played != latest:
+        cli.console(stderr=True).print(f"{latest} is newer, and no episode of it has ended", soft_wrap=True)
+    return played
+
+
+def _has_played(folder: Path) -> bool:
+    with suppress(ConfigError):
+        return any(True for _ in read_journal(journal_of(folder)))
+    return False
 
 
 def _title(number: int, entry: Entry) -> str:
@@ -170,7 +183,7 @@ def _show_overview(path: Path, record: Record | None, chosen: list[tuple[int, En
         for table in (*overview(record), curves_table(record)):
             console.print(table)
     if not chosen:
-        console.print("no episode matches")
+        console.print("no episode to show")
         return
     console.print(episodes_table(starmap(row_of, chosen)))
     console.print(f"to show one: {invocation()} show {path} --episode N", style="dim", soft_wrap=True)

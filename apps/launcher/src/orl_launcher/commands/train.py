@@ -6,6 +6,7 @@ It knows no trainer. `orl_rollout.run_folder.contract` says what an adapter is h
 from __future__ import annotations
 
 import argparse
+import shlex
 import shutil
 import time
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from orl_rollout.run_folder.config_file import write_config
 from orl_rollout.run_folder.summary import note_interruption
 
 from orl_launcher import cli, invocation
-from orl_launcher.checkpoints import refuse_missing, with_model
+from orl_launcher.checkpoints import last_in, refuse_missing, with_model
 from orl_launcher.commands.upload import send_rest
 from orl_launcher.options import TrainerParser, add_shared, add_trainer, config_of, other_help
 from orl_launcher.playground import baseline, is_made, playground, served_here, warm_model
@@ -151,7 +152,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise
     finally:
         with interrupt.held():  # a finished training keeps its report
-            _conclude(folder)
+            _conclude(folder, arguments)
         send_rest(config, folder)
     return cli.EXIT_FAILED if trained_nothing(read_record(folder)) else 0
 
@@ -217,8 +218,8 @@ def _tasks(config: RunConfig, folder: Path) -> tuple[Path, Path | None, dict[str
     return task_data, eval_data, {"overlap": overlap(config, trained, read_tasks(eval_data, config))}
 
 
-def _conclude(folder: Path) -> None:
-    """Write the report and print the closing table."""
+def _conclude(folder: Path, arguments: argparse.Namespace) -> None:
+    """Write the report, and print the closing table and the command that continues an interrupted run."""
     from orl_rollout.run_folder.record import read_record
 
     from orl_launcher.view.notices import untrained
@@ -245,6 +246,18 @@ def _conclude(folder: Path) -> None:
     console.print(f"{count(record.steps)}{took}. {line}", soft_wrap=True)
     shown = f"{invocation()} show {folder}, or in a browser: {invocation()} view {folder}"
     console.print(f"To show the episodes: {shown}", style="dim", soft_wrap=True)
+    with suppress(ConfigError):  # it has no checkpoint
+        if record.summary.get("interrupted") and last_in(folder):
+            console.print(f"To continue: {_continuing(folder, arguments)}", soft_wrap=True)
+
+
+def _continuing(folder: Path, arguments: argparse.Namespace) -> str:
+    """Return the command that continues the run in `folder` under another name."""
+    named = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for option in ("--name", "--load"):
+        named.add_argument(option)
+    words = ["train", *named.parse_known_args(arguments.words)[1], "--load", str(folder)]
+    return f"{invocation()} {shlex.join([*words, *(['--', *arguments.extra] if arguments.extra else [])])}"
 
 
 def _print_plan(config: RunConfig, arguments: argparse.Namespace, folder: Path) -> int:

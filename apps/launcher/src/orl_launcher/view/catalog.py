@@ -96,7 +96,8 @@ def _row_of(name: str, record: Record) -> RunRow:
     kind, latest = record.judged_on, record.points[-1:]
     change = record.change("success")
     measured, tally = (kind, record.tally(kind)) if change or not latest else (latest[0].kind, tally_of(latest))
-    notes = (label_of(record, measured) if latest else "", str(tally), "no signal" if record.no_signal else "")
+    label = label_of(record, measured) if latest else ""
+    notes = (label, record.basis("success"), str(tally), "no signal" if record.no_signal else "")
     return RunRow(
         name=name,
         state=state_of(record, changed),

@@ -92,13 +92,13 @@ def pass_at_k_table(metrics: dict[str, float]) -> Table:
 
 
 def curves_table(record: Record) -> Table:
-    """Make a table with a sparkline for each curve, and its first and last value."""
+    """Make a table with a sparkline for each curve, and how it changed."""
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, form in (*MAIN_METRICS, *GPU_METRICS):
         for kind, label, style in KINDS:
             _, values = record.curve(name, kind)
-            if len(values) >= 2:
-                ends = f"{form(values[0])} → {form(values[-1])}"
+            if change := record.change(name, kind):
+                ends = ", ".join(filter(None, (" → ".join(map(form, change)), record.basis(name, kind))))
                 ends = noted(ends, record.tally(kind)) if name in JUDGED else ends
                 bars = Text(sparkline(values), style=style)
                 table.add_row(name.replace("_", " "), Text(label, style="dim"), bars, ends)
@@ -128,7 +128,8 @@ def closing_table(record: Record) -> Table:
             kind = "held-out" if record.judged_on == "eval" else "training"
             cells = list(map(shown, change))
             cells = list(map(noted, cells, record.tallies)) if name == "success" else cells
-            table.add_row(f"{name.replace('_', ' ')}, {kind}", *cells)
+            label = ", ".join(filter(None, (name.replace("_", " "), kind, record.basis(name))))
+            table.add_row(label, *cells)
     if record.baseline is not None:
         table.add_row(Text(f"success of {RANDOM}", style="dim"), "", percent(record.baseline))
     return table

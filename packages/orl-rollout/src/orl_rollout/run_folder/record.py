@@ -95,14 +95,19 @@ class Record(Struct, frozen=True, kw_only=True):
         """Return the kind of points that tells a change: evaluations if there are two of them, else training."""
         return "eval" if len(self.of_kind("eval")) >= 2 else "train"
 
-    def change(self, name: str) -> tuple[float, float] | None:
-        """Return a metric before and after: first and last evaluation, else means over the ends of training.
+    def change(self, name: str, kind: Kind | None = None) -> tuple[float, float] | None:
+        """Return a metric before and after: first and last evaluation, or means over the ends of training.
 
-        The ends share no step. None if there are no two values.
+        The ends share no step. None if there are no two values. `kind` is that of `judged_on` if it is not given.
         """
-        before, after = self._ends(name)
+        before, after = self._ends(name, kind)
         values = [[point.overall(name) or 0.0 for point in points] for points in (before, after)]
         return (fmean(values[0]), fmean(values[1])) if before else None
+
+    def basis(self, name: str, kind: Kind | None = None) -> str:
+        """Return the number of steps that each value of `change` is the mean of, in words; "" if it is one."""
+        width = len(self._ends(name, kind)[0])
+        return f"mean of {width} steps" if width > 1 else ""
 
     @property
     def tallies(self) -> tuple[Tally, Tally]:
@@ -135,10 +140,11 @@ class Record(Struct, frozen=True, kw_only=True):
         """Tell whether no step of the run had a signal, and not because all tasks were solved."""
         return self.no_signal is not None and self.no_signal.whole and self.no_signal.cause != "solved"
 
-    def _ends(self, name: str) -> tuple[Sequence[MetricsRow], Sequence[MetricsRow]]:
+    def _ends(self, name: str, kind: Kind | None = None) -> tuple[Sequence[MetricsRow], Sequence[MetricsRow]]:
         """Return the first and the last points that have a metric, as `change` takes them; empty if there are none."""
-        points = [point for point in self.of_kind(self.judged_on) if point.overall(name) is not None]
-        width = 1 if self.judged_on == "eval" else min(RECENT, len(points) // 2)
+        kind = kind or self.judged_on
+        points = [point for point in self.of_kind(kind) if point.overall(name) is not None]
+        width = 1 if kind == "eval" else min(RECENT, len(points) // 2)
         return (points[:width], points[-width:]) if len(points) >= 2 else ((), ())
 
 
