@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from orl_cluster.estimators import ESTIMATORS
+from orl_core.estimators import ESTIMATORS
 from orl_launcher.main import main
 from orl_rollout.run_folder.checkpoint import NOTE
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Literal
 
-from orl_cluster.estimators import OPTION
 from orl_cluster.launch.argv import Options
 from orl_cluster.launch.command import trainer_defaults
 from orl_cluster.launch.command.batch import batch_size
@@ -20,6 +19,7 @@ from orl_cluster.launch.command.trainer_defaults import LORA, RUN_NAME, SUCCESSO
 from orl_cluster.launch.machine.probe import REPLAY
 from orl_cluster.launch.options import CONTEXT_PARALLEL
 from orl_core.errors import ConfigError
+from orl_core.estimators import OPTION
 
 from orl_miles import on_policy
 from orl_miles.on_policy import ATTENTION

@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from msgspec import structs
-from orl_cluster.estimators import ESTIMATORS, OPTION
 from orl_cluster.launch import cluster_trainer
 from orl_cluster.launch.argv import Options
 from orl_cluster.launch.command import trainer_defaults
@@ -18,6 +17,7 @@ from orl_cluster.launch.command.model_shape import is_mixture, model_shape
 from orl_cluster.launch.machine.installation import Installation
 from orl_core.config import TrainerConfig
 from orl_core.errors import ConfigError
+from orl_core.estimators import ESTIMATORS, OPTION
 from orl_rollout.run_folder.contract import Run
 
 from orl_slime import critic

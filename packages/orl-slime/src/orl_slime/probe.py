@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import structs
-from orl_cluster.estimators import OPTION, estimator_named
 from orl_cluster.launch.argv import value_of
 from orl_cluster.launch.machine import probe
 from orl_core.errors import OrlError, boundary
+from orl_core.estimators import OPTION, estimator_named
 from orl_core.names import download_of
 from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER, checkpoint_in, conversion_of
 

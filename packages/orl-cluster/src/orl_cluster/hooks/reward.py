@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from orl_core.errors import ConfigError
+from orl_core.estimators import estimator_named
 from orl_core.reward import group_advantages
 from orl_rollout.results.metrics import SMALLEST_DIFFERENCE
 
-from orl_cluster.estimators import estimator_named
 from orl_cluster.hooks.group_scores import OFFERED, SCORED, compare, flat, rollout_of
 from orl_cluster.hooks.turns import TURNS, advantages_of_turns
 

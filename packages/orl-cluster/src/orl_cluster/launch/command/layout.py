@@ -11,10 +11,10 @@ from pathlib import Path
 from msgspec import Struct
 from orl_core.config import TrainerConfig
 from orl_core.errors import ConfigError
+from orl_core.estimators import OPTION, Estimator, estimator_named
 from orl_rollout.run_folder.contract import CHECKPOINT, Run
 from orl_rollout.run_folder.tracking import Tracking
 
-from orl_cluster.estimators import OPTION, Estimator, estimator_named
 from orl_cluster.launch.argv import merge, names_in, number, option_name, value_of
 from orl_cluster.launch.machine.installation import Installation
 from orl_cluster.launch.options import CONTEXT_PARALLEL, DEFAULTS, ClusterOptions, cluster_of

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct, structs
 from orl_core.errors import ConfigError, boundary
+from orl_core.estimators import OPTION, estimator_named
 from orl_rollout.gpus import Gpu
 from orl_rollout.memory.estimate import (
     FSDP,
@@ -24,7 +25,6 @@ from orl_rollout.memory.estimate import (
 )
 from orl_rollout.memory.model import ModelShape, config_of, shape_of
 
-from orl_cluster.estimators import OPTION, estimator_named
 from orl_cluster.launch.argv import number, value_of
 from orl_cluster.launch.command.layout import CONTEXT, PER_GPU, PIPELINE_PARALLEL, Layout
 from orl_cluster.launch.options import CONTEXT_PARALLEL

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from orl_core.credentials import refuse_on_command_line
 from orl_core.errors import ConfigError
+from orl_core.estimators import OPTION
 from orl_rollout.edge.secrets import refuse_in_words
 from orl_rollout.run_folder.checkpoint import trained_number
 
-from orl_cluster.estimators import OPTION
 from orl_cluster.launch.argv import Options, number, option_name, without
 from orl_cluster.launch.command.batch import TENSOR_PARALLEL, batch_options, check_batch
 from orl_cluster.launch.command.engine_weights import with_check

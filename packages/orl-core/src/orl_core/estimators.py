@@ -1,12 +1,13 @@
 """The advantage estimators of trainers on a cluster, and what orl does for each.
 
-The launch and the hooks read this one table. An estimator that it lacks would train on raw rewards without an error, so
-it is refused.
+The launch, the hooks and the viewer read this one table. An estimator that it lacks would train on raw rewards without
+an error, so it is refused.
 """
 
 from __future__ import annotations
 
 from msgspec import Struct
+
 from orl_core.errors import ConfigError
 
 OPTION = "--advantage-estimator"
