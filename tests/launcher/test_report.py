@@ -49,7 +49,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
 def test_long_prompt_is_folded_and_samples_stay_visible(tmp_path: Path) -> None:
     page, outline = report_of(make_run(tmp_path / "demo", prompt="word " * 400))
     assert page.count("<summary>the first ") == 2
-    assert outline.classes["n"] == 4 * 51 + 1
+    assert outline.classes["u"] == 4 * 51 + 1
     folded = re.findall(r"<details><summary>the first \d+ ids</summary>(.*?)</details>", page, re.DOTALL)
     assert all('class="n' not in part for part in folded)
 

@@ -178,10 +178,10 @@ class Index:
         """Return the row of this number; None if there is none."""
         return next(iter(self._rows("number = ?", number)), None)
 
-    def group(self, row: EpisodeRow) -> list[EpisodeRow]:
-        """Return the rollouts of the same task in the same step, the first GROUP."""
+    def group(self, row: EpisodeRow, most: int = GROUP) -> list[EpisodeRow]:
+        """Return the rollouts of the same task in the same step, the first `most`, or all if that is negative."""
         same = "task = ? AND step IS ? AND evaluation = ?"
-        return self._rows(f"{same} ORDER BY number LIMIT {GROUP}", row.task, row.step, row.evaluation)
+        return self._rows(f"{same} ORDER BY number LIMIT {most}", row.task, row.step, row.evaluation)
 
     def attempts(self, row: EpisodeRow) -> list[EpisodeRow]:
         """Return the rollouts of the same task in all steps: those of the first and the last half of GROUP."""

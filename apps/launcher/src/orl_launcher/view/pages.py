@@ -13,6 +13,7 @@ from orl_rollout.run_folder.metrics_log import Kind
 from orl_rollout.run_folder.record import Record, has_journal, running_mean
 
 from orl_launcher.reports import EpisodeRow
+from orl_launcher.view.advantages import advantages_of
 from orl_launcher.view.catalog import Catalog, last_change, state_of
 from orl_launcher.view.curves import CHARTS, EXACT
 from orl_launcher.view.episode import EpisodeRows, episode_rows
@@ -104,22 +105,26 @@ class Pages:
     def episode(self, name: str, number: int) -> str:
         """Return one episode."""
         record, index, row = self._found(name, number)
-        (episode,) = self._whole(record, index, [row])
-        values = {"episode": episode, "group": len(index.group(row)), "last": index.last_number()}
+        rows, known = index.group(row), self._advantages(record, index, row)
+        (episode,) = self._whole(record, index, [row], known)
+        values = {"episode": episode, "rows": rows, "advantages": known, "last": index.last_number()}
         return self._page("one_episode", f"Episode {number} of {name}", run=name, number=number, **values)
 
     def group(self, name: str, number: int) -> str:
         """Return the rollouts of one task in one step side by side."""
         record, index, row = self._found(name, number)
         rows = index.group(row)
-        whole = self._whole(record, index, rows[:WHOLE])
-        return self._page("group", f"Group of {name}", run=name, rows=rows, episodes=whole)
+        known = self._advantages(record, index, row)
+        whole = self._whole(record, index, rows[:WHOLE], known)
+        return self._page("group", f"Group of {name}", run=name, rows=rows, episodes=whole, advantages=known)
 
     def task(self, name: str, number: int) -> str:
         """Return the first and the last rollout of one task, and a list of those between."""
         record, index, row = self._found(name, number)
         rows = index.attempts(row)
-        whole = self._whole(record, index, [*rows[:1], *rows[1:][-1:]])
+        ends = [*rows[:1], *rows[1:][-1:]]
+        known = self._advantages(record, index, ends[0]) | self._advantages(record, index, ends[-1])
+        whole = self._whole(record, index, ends, known)
         return self._page("task", f"A task of {name}", run=name, rows=rows, episodes=whole)
 
     def problem(self, text: str) -> str:
@@ -149,13 +154,23 @@ class Pages:
             raise NotFoundError(f"there is no episode {number}")
         return record, index, row
 
-    def _whole(self, record: Record, index: Index, rows: Sequence[EpisodeRow]) -> list[EpisodeRows]:
+    def _advantages(self, record: Record, index: Index, row: EpisodeRow) -> dict[int, list[float]]:
+        """Return the advantages of all rollouts in the group of `row`, by their numbers, if they are known."""
+        if row.step is None or row.evaluation:
+            return {}
+        numbers = [one.number for one in index.group(row, -1)]
+        group = [*filter(None, map(index.entry, numbers))]
+        return dict(zip(numbers, advantages_of(record.config, group), strict=False))
+
+    def _whole(
+        self, record: Record, index: Index, rows: Sequence[EpisodeRow], known: Mapping[int, Sequence[float]]
+    ) -> list[EpisodeRows]:
         folder = record.folder if record.folder.is_dir() else record.folder.parent
         if self._decoders.get(folder) is None:
             self._decoders[folder] = load_decoder(record.journal, folder)
         decoder = self._decoders[folder]
         entries = ((row, index.entry(row.number)) for row in rows)
-        return [episode_rows(_title(row), entry, decoder) for row, entry in entries if entry is not None]
+        return [episode_rows(_title(row), entry, decoder, known.get(row.number, ())) for row, entry in entries if entry]
 
 
 def _title(row: EpisodeRow) -> str:

@@ -1,0 +1,42 @@
+"""Advantages of a group of rollouts, made again from the journal by the rule of the trainers.
+
+The journal holds rewards and no advantages: groups are compared after their rollouts are recorded. It does not know the
+flags after `--` on a command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from orl_core.config import decode_config
+from orl_core.datum import to_data
+from orl_core.errors import ConfigError
+from orl_core.estimators import estimator_named
+from orl_core.reward import group_advantages, turn_advantages
+from orl_core.turns import returns_to_go, turns_of
+from orl_rollout.episodes.journal import Entry
+
+
+def advantages_of(config: dict[str, Any], group: Sequence[Entry]) -> list[list[float]]:
+    """Return the advantages of the actions of each rollout of `group`, all those of one task in one step.
+
+    There are none if the group is not whole, or if more than its rewards makes its advantages.
+    """
+    try:
+        run = decode_config(config, "config.json")
+        estimator = estimator_named(run.trainer.advantage_estimator or "grpo")
+    except ConfigError:
+        return []
+    size, flags = len(group), str(run.trainer.flags)
+    changed = estimator.whiten or run.group_reward.mode != "off" or "rewards" in flags or "grpo-std" in flags
+    if changed or run.trainer.n_samples not in (None, size):
+        return []
+    rewards = [entry.reward for entry in group]
+    data = [to_data(entry.trajectory, reward=entry.reward) for entry in group]
+    trains = [any(any(datum.loss_mask) for datum in own) for own in data]
+    returns = [returns_to_go(turns_of(own), reward) for own, reward in zip(data, rewards, strict=True)]
+    if run.turn_advantages:
+        return turn_advantages(returns, [0] * size, trains, center=True, scale=estimator.scale)
+    gains = group_advantages(rewards, [0] * size, range(size), trains, center=True, scale=estimator.scale)
+    return [[gain] * len(own) for gain, own in zip(gains, returns, strict=True)]
