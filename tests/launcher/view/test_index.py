@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 from orl_core.errors import ConfigError, OrlError
 from orl_core.trajectory import StopReason
-from orl_launcher.view.index import PAGE, VERSION, Index
+from orl_launcher.view.index import PAGE, VERSION, BrokenIndexError, Index
 from orl_rollout.episodes.frames import frame
 from orl_rollout.episodes.journal import Entry, encode_entry
 
@@ -89,11 +89,12 @@ def test_cut_journal_is_an_error(index: Index, folder: Path) -> None:
         index.entry(1)
 
 
-def test_index_that_is_taken_away_is_an_error(index: Index, folder: Path, tmp_path: Path) -> None:
+def test_index_that_is_taken_away_is_made_again(index: Index, folder: Path, tmp_path: Path) -> None:
     write(folder, trajectory_of(key="a"))
     shutil.rmtree(tmp_path / "cache")
-    with pytest.raises(OrlError):
+    with pytest.raises(BrokenIndexError):
         grown(index)
+    assert grown(index) == 1
 
 
 def test_index_of_another_version_is_made_anew(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -56,33 +58,61 @@ def outline_of(page: str) -> Outline:
     return outline
 
 
-ODD = ('{"trainer": "x"}', '{"environments": 5}', '{"rollout": []}', '{"trainer": {"num_rollout": []}}', "[]", "{")
+ODD = (
+    *('{"trainer": "x"}', '{"trainer": null}', '{"trainer": [1]}', '{"environments": 5}', '{"rollout": []}', "[]", "{"),
+    *('{"trainer": {"num_rollout": []}}', '{"rollout": {"journal": [1]}}', '{"trainer": {"model": {}, "backend": 1}}'),
+)
 
 
 @pytest.mark.parametrize("config", ODD)
 async def test_odd_configuration_spoils_its_own_run_alone(runs: Path, tmp_path: Path, config: str) -> None:
     make_run(runs / "odd", steps=2)
     (runs / "odd" / "config.json").write_text(config, encoding="utf-8")
+    (runs / "odd" / "summary.json").write_text('{"random_consistent_baseline": "x", "error": 5}', encoding="utf-8")
     async with viewed(runs, tmp_path / "cache") as client:
         answer = await client.get(f"/{TOKEN}/")
         assert answer.status == 200
         assert {*re.findall(r"/run/(\w+)", await answer.text())} >= {"trl", "slime", "rollouts", "agent"}
-        for name, most in (("trl", 200), ("odd", 500)):
-            answer = await client.get(f"/{TOKEN}/run/{name}")
-            assert answer.status <= most
+        for path in ("run/trl", "run/odd", "run/odd/episode/1", "run/odd/group/1", "compare?run=trl&run=odd"):
+            answer = await client.get(f"/{TOKEN}/{path}")
+            assert (answer.status == 200) or ("journal" in config and answer.status == 404), path
             outline_of(await answer.text())
 
 
-async def test_broken_index_is_made_again(runs: Path, tmp_path: Path) -> None:
+def overwrite(cache: Path, broken: bytes) -> None:
+    for file in cache.iterdir():
+        file.write_bytes(broken)
+
+
+def cut_rows(cache: Path) -> None:
+    """Break the pages of the rows, and leave the first one, which tells what tables there are."""
+    (file,) = cache.glob("*.sqlite3")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:4096] + b"\xff" * (len(whole) - 4096))
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda cache: overwrite(cache, b"no database"),
+        lambda cache: overwrite(cache, b"SQLite format 3\0" + b"\xff" * 4096),
+        cut_rows,
+        lambda cache: [file.unlink() for file in cache.iterdir()],
+        shutil.rmtree,
+    ],
+)
+@pytest.mark.parametrize("path", ["episodes", "episode/1"])
+async def test_broken_index_is_made_again(
+    runs: Path, tmp_path: Path, harm: Callable[[Path], object], path: str
+) -> None:
     cache = tmp_path / "cache"
-    for broken in (b"no database", b"SQLite format 3\0" + b"\xff" * 4096):
-        async with viewed(runs, cache) as client:
-            assert (await client.get(f"/{TOKEN}/run/trl/episodes")).status == 200
-        for file in cache.iterdir():
-            file.write_bytes(broken)
     async with viewed(runs, cache) as client:
-        answer = await client.get(f"/{TOKEN}/run/trl/episodes")
-        assert (answer.status, "/episode/1" in await answer.text()) == (200, True)
+        for _ in range(2):
+            answer = await client.get(f"/{TOKEN}/run/trl/{path}")
+            assert (answer.status, "/episode/2" in await answer.text()) == (200, True)
+            harm(cache)
+    async with viewed(runs, cache) as client:
+        assert (await client.get(f"/{TOKEN}/run/trl/{path}")).status == 200
 
 
 async def test_every_kind_of_run_has_its_pages(runs: Path, tmp_path: Path) -> None:  # shows A43

@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,8 @@ CREATE INDEX IF NOT EXISTS by_kind ON episodes (evaluation, number DESC);
 CREATE INDEX IF NOT EXISTS by_environment ON episodes (environment);
 CREATE INDEX IF NOT EXISTS by_stop_reason ON episodes (stop_reason);
 """
+MAKE = f"PRAGMA journal_mode = WAL; BEGIN IMMEDIATE; {TABLES} COMMIT;"
+BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_ERROR}  # no table
 ORDERS = {
     "training first": "evaluation, number DESC",  # episodes that train, and tokens in colour
     "newest": "number DESC",
@@ -68,6 +70,10 @@ FILTERS: dict[str, tuple[str, type[str] | type[float] | dict[str, Any]]] = {
 logger = logger_of(__name__)
 
 
+class BrokenIndexError(OrlError):
+    """The index was broken, and is made anew: ask again."""
+
+
 class EpisodePage(Struct, frozen=True, kw_only=True):
     """Page `page`, from 0, of the `total` episodes that match; `environments` and `endings` are all that there are."""
 
@@ -90,29 +96,28 @@ class Index:
         self.journal = journal.resolve()
         digest = hashlib.blake2b(os.fsencode(self.journal), digest_size=12).hexdigest()
         self._path = cache / f"{digest}-{VERSION}.sqlite3"
-        with boundary(OrlError, f"making the index {self._path}"):
-            cache.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._make()
-
-    def _make(self) -> None:
-        try:
-            self._create()
-        except sqlite3.OperationalError:  # another server holds it: it is not broken
-            raise
-        except sqlite3.DatabaseError:  # a cache that is broken is made again
-            for suffix in ("", "-wal", "-shm"):
-                Path(f"{self._path}{suffix}").unlink(missing_ok=True)
-            self._create()
-
-    def _create(self) -> None:
-        with self._opened() as database:
-            database.executescript(f"PRAGMA journal_mode = WAL; BEGIN IMMEDIATE; {TABLES} COMMIT;")
+        with boundary(OrlError, f"making the index {self._path}"), suppress(BrokenIndexError), self._opened() as found:
+            found.executescript(MAKE)
 
     @contextmanager
     def _opened(self) -> Generator[sqlite3.Connection]:
-        with closing(sqlite3.connect(self._path, isolation_level=None, timeout=30)) as database:
-            database.row_factory = sqlite3.Row
-            yield database
+        """Open the index; one that is broken or gone is made anew, and the block ends with BrokenIndexError."""
+        try:
+            with closing(self._connect()) as database:
+                database.row_factory = sqlite3.Row
+                yield database
+        except sqlite3.DatabaseError as fault:
+            if fault.sqlite_errorcode & 255 not in BROKEN:  # another server may hold it
+                raise
+            for suffix in ("", "-wal", "-shm"):
+                Path(f"{self._path}{suffix}").unlink(missing_ok=True)
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with closing(self._connect()) as database:
+                database.executescript(MAKE)
+            raise BrokenIndexError(f"{self._path} was broken, and was made anew. Load the page again") from fault
+
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self._path, isolation_level=None, timeout=30)
 
     def refresh(self) -> Iterator[int]:
         """Read what the journal has gained. Yield the number of new records after each batch.
@@ -274,6 +279,8 @@ class Indexes:
         until = time.monotonic() + SECONDS
         try:
             next((None for _ in index.refresh() if time.monotonic() >= until), None)
+        except BrokenIndexError:
+            raise
         except OrlError as fault:
             logger.warning("%s", fault)
         return index

@@ -87,7 +87,7 @@ class Pages:
     def run(self, name: str) -> str:
         """Return the page of a run: figures, curves, settings."""
         record = self._record(name)
-        trainer: dict[str, Any] = record.config.get("trainer") or {}
+        trainer: dict[str, Any] = record.config.get("trainer", {})
         place = (record.steps[-1] if record.steps else 0, trainer.get("num_rollout"))
         values = {**values_of(record), "name": name, "place": place if trainer else None}
         state = state_of(record, last_change(record))

@@ -16,7 +16,7 @@ from aiohttp import web
 from orl_core.errors import ConfigError, OrlError, boundary
 
 from orl_launcher.view.catalog import Catalog
-from orl_launcher.view.index import Indexes
+from orl_launcher.view.index import BrokenIndexError, Indexes
 from orl_launcher.view.pages import Address, NotFoundError, Pages
 
 HEADERS = {
@@ -113,4 +113,7 @@ class Viewer:
 def _within(make: Callable[[web.Request], str], request: web.Request) -> str:
     """Return a page. Files of a run may hold anything: what they break is this page alone."""
     with boundary(OrlError, f"making the page {request.rel_url.path}"):
-        return make(request)
+        try:
+            return make(request)
+        except BrokenIndexError:
+            return make(request)

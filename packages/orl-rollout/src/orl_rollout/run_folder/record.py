@@ -21,6 +21,7 @@ from orl_rollout.run_folder.recoveries import Recovery
 from orl_rollout.run_folder.turn_drift import TurnDrift, turn_drift
 
 FILES = ("config.json", "metrics.jsonl")
+SECTIONS = ("environments", "rollout", "trainer")  # of the configuration; one that is no object is left out
 RECENT = 5  # steps that a mean over the end (or the beginning) of training takes
 
 
@@ -41,7 +42,7 @@ class Record(Struct, frozen=True, kw_only=True):
     @property
     def journal(self) -> Path:
         """Return the folder of the journal: the run's, or the one that the configuration names."""
-        return Path(self.config.get("rollout", {}).get("journal") or self.folder)
+        return Path(str(self.config.get("rollout", {}).get("journal") or self.folder))
 
     @property
     def finished(self) -> bool:
@@ -56,7 +57,8 @@ class Record(Struct, frozen=True, kw_only=True):
     @property
     def baseline(self) -> float | None:
         """Return the success rate of random guessing within the remaining range, if it is known."""
-        return self.summary.get("random_consistent_baseline")
+        baseline = self.summary.get("random_consistent_baseline")
+        return baseline if isinstance(baseline, int | float) else None
 
     @property
     def overlap(self) -> int | str:
@@ -161,9 +163,10 @@ def read_record(folder: Path) -> Record:
     """
     if not is_run(folder):
         raise ConfigError(f"{folder}: no run here (no {', '.join(FILES)} or journal)")
+    config = read_object(folder / "config.json")
     return Record(
         folder=folder,
-        config=read_object(folder / "config.json"),
+        config={name: value for name, value in config.items() if name not in SECTIONS or isinstance(value, dict)},
         summary=read_object(folder / "summary.json"),
         points=tuple(metrics_log.read(folder / "metrics.jsonl")),
         recoveries=recoveries.read(folder),
