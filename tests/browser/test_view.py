@@ -31,6 +31,7 @@ PAGES = (
     "compare?run=trl&run=slime",
     "run/nope",
 )
+HINT = "token => JSON.parse(getComputedStyle(token, '::after').content)"  # what is shown of a token
 RULES = ("wcag2a", "wcag2aa", "wcag21aa", "best-practice")
 
 
@@ -137,3 +138,31 @@ async def test_page_shows_new_episodes_while_it_is_open(runs: Path, tmp_path: Pa
         assert "4 episodes match" in await page.inner_text("#episodes")
         add(runs / "agent", trajectory_of(key="late"), name="99")
         await page.locator("#episodes", has_text="5 episodes match").wait_for()
+
+
+async def test_phone_shows_success_and_tokens_by_tap(runs: Path, tmp_path: Path) -> None:
+    async with viewed(runs, tmp_path / "cache") as client, browser() as launched:
+        origin = str(client.make_url(f"/{TOKEN}/"))
+        context = await launched.new_context(viewport={"width": 390, "height": 844}, has_touch=True)
+        page = await context.new_page()
+        await page.goto(origin)
+        for cell in await page.locator("#runs td:nth-child(3)").all():
+            box = await cell.bounding_box()
+            assert box["x"] + box["width"] <= 390
+        await page.goto(f"{origin}run/trl/episode/6")
+        token = page.locator(".turn pre span.u").first
+        await token.tap()
+        assert await token.evaluate(HINT) == await token.get_attribute("title")
+
+
+async def test_arrow_keys_go_from_token_to_token(runs: Path, tmp_path: Path) -> None:
+    async with viewed(runs, tmp_path / "cache") as client, browser() as launched:
+        page = await launched.new_page()
+        await page.goto(str(client.make_url(f"/{TOKEN}/run/trl/episode/6")))
+        tokens = page.locator(".turn pre").first.locator("span")
+        await page.locator(".turn pre").first.focus()
+        for key, place in (("ArrowRight", 0), ("ArrowRight", 1), ("ArrowRight", 2), ("ArrowLeft", 1)):
+            await page.keyboard.press(key)
+            assert await page.evaluate(f"({HINT})(document.activeElement)") == await tokens.nth(place).get_attribute(
+                "title"
+            )

@@ -11,7 +11,7 @@ import pytest
 from orl_launcher.view.curves import charts_of, write_png
 from orl_launcher.view.evaluations import results_of
 from orl_launcher.view.report import write_report
-from orl_launcher.view.svg import Drawing, Line, Stroke
+from orl_launcher.view.svg import NUMBER, SECONDS, SHARE, Drawing, Line, Stroke, draw
 from orl_rollout.results.interval import wilson
 from orl_rollout.run_folder.record import read_record
 
@@ -30,6 +30,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
         "demo",
         "By environment",
         "Over training",
+        "Learning",
         "One episode, before and after",
         "Before, step 0",
         "After, step 30",
@@ -41,17 +42,18 @@ def test_a_whole_run(tmp_path: Path) -> None:
     assert all(re.fullmatch(r"id \d+ · logprob -\d+\.\d{3}", title) for title in sampled)
     assert "Random guessing within the remaining range wins 68" in page
     assert "363\u202f312" in page
-    assert "held-out task that was lost before training and won after it" in page
+    assert "held-out task that had no success before training and had it afterwards" in page
     assert "<code>guess(number=22)</code>" in page
     assert (tmp_path / "demo" / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_long_prompt_is_folded_and_samples_stay_visible(tmp_path: Path) -> None:
     page, outline = report_of(make_run(tmp_path / "demo", prompt="word " * 400))
-    assert page.count("<summary>the first ") == 2
+    assert page.count("<summary>the system prompt, ") == 2
     assert outline.classes["u"] == 4 * 51 + 1
-    folded = re.findall(r"<details><summary>the first \d+ ids</summary>(.*?)</details>", page, re.DOTALL)
-    assert all('class="n' not in part for part in folded)
+    folded = re.findall(r"<details><summary>the system prompt, \d+ ids</summary>(.*?)</details>", page, re.DOTALL)
+    assert len(folded) == 2
+    assert all('class="u' not in part for part in folded)
 
 
 @pytest.mark.slow
@@ -139,10 +141,24 @@ def test_a_folder_that_lacks_a_file(tmp_path: Path, name: str) -> None:
     assert bool(outline.titles) == (name == "metrics.jsonl")
 
 
+@pytest.mark.parametrize(
+    ("high", "units", "label"),
+    [
+        *((13_000.0, SECONDS, "4 h"), (600.0, SECONDS, "10 min"), (45.0, SECONDS, "60 s"), (1.0, SHARE, "75 %")),
+        *((13_000.0, NUMBER, "15 k"), (2e9, NUMBER, "2 G"), (1500.0, NUMBER, "1500"), (0.004, NUMBER, "0.004")),
+    ],
+)
+def test_axis_is_labelled_in_units(high: float, units: tuple[tuple[float, str], ...], label: str) -> None:
+    strokes = (Stroke(line=Line((0, 9), (0.0, high)), style="eval"),)
+    labels = re.findall(">([^<]+)</text>", draw(Drawing(group="", title="", units=units, strokes=strokes)))
+    assert label in labels
+    assert not any("e+" in each for each in labels)
+
+
 @pytest.mark.parametrize("name", ["A/$B$", "A/$\\frac{$", "A/$x^{y}_{z}$ $", "A/\x1b[31m\n" + "b" * 5000, "A/\ud800$$"])
 def test_a_name_is_no_formula_in_a_picture(tmp_path: Path, name: str) -> None:
     line = Line(steps=(1, 2), values=(0.1, 0.9))
-    chart = Drawing(title="Success rate", share=True, strokes=(Stroke(line=line, style="set"),))
+    chart = Drawing(group="Learning", title="Success rate", units=SHARE, strokes=(Stroke(line=line, style="set"),))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a glyph that the font has not
         write_png((chart,), tmp_path / "curve.png", name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -36,7 +37,7 @@ from rich.console import Console
 from tests.kit.configs import LOCAL
 from tests.kit.pages import HOSTILE, outline_of
 from tests.launcher.outputs import printed
-from tests.launcher.synthetic import JOURNAL, make_run, make_tokenizer, make_trajectory
+from tests.launcher.synthetic import ENVIRONMENT, JOURNAL, make_run, make_tokenizer, make_trajectory
 
 Capture = pytest.CaptureFixture[str]
 
@@ -97,8 +98,21 @@ def test_endings_are_shown_by_name(detail: StopDetail | None, told: str) -> None
 
 def test_a_journal_alone(capsys: Capture, run: Path) -> None:
     page = shown(capsys, str(run / JOURNAL), "--failed")
-    assert page.count("lost") == 3
-    assert "won" not in page
+    assert page.count("no success") == 3
+
+
+def test_only_rewards_of_0_and_1_are_won_and_lost(capsys: Capture, run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    for graded in (False, True):
+        shown(capsys, str(run), "--html", str(out))
+        pages = (shown(capsys, str(run)), shown(capsys, str(run), "--episode", "-1"), out.read_text(encoding="utf-8"))
+        for told in pages:
+            assert (bool(re.search("[ >]won", told)), bool(re.search(">success<|  success  ", told))) == (
+                not graded,
+                graded,
+            )
+        half = {f"{ENVIRONMENT}/{name}": value for name, value in (("reward", 0.5), ("success", 0.0))}
+        metrics_log.append(run / "metrics.jsonl", "train", 31, half, seconds=1)
 
 
 def test_one_episode(capsys: Capture, run: Path) -> None:  # shows A43
@@ -207,7 +221,9 @@ def test_a_terminal_that_has_no_bars_and_arrows_is_shown_others(run: Path) -> No
 @pytest.mark.parametrize("width", [40, 60])
 def test_a_narrow_terminal_cuts_the_task_and_folds_the_rest(run: Path, width: int) -> None:
     out = io.StringIO()
-    Console(file=out, width=width).print(episodes_table(starmap(row_of, enumerate(read_journal(run), start=1))))
+    Console(file=out, width=width).print(
+        episodes_table(starmap(row_of, enumerate(read_journal(run), start=1)), read_record(run))
+    )
     cells = out.getvalue()
     assert max(map(len, cells.splitlines())) <= width
     assert cells.count("won") == 3
@@ -269,7 +285,7 @@ def test_both_viewers_show_failures_reasoning_and_rewards(run: Path) -> None:
     rows = episode_rows("Episode 1", entry, None)
     out = io.StringIO()
     Console(file=out, width=1000).print(episode_view(rows))
-    html = page("episodes", title=HOSTILE, name=HOSTILE, charts=(), episodes=[rows])
+    html = page("episodes", title=HOSTILE, name=HOSTILE, charts=(), episodes=[rows], record=None)
     outline_of(html)
     for view in (out.getvalue(), html):
         assert "\x1b" not in view

@@ -113,7 +113,7 @@ def sinks(outcome: Outcome, config: RunConfig, folder: Path) -> dict[str, str]:
         "ids": " ".join(map(DECODE, ids)),
         "outcome": repr(outcome),
         "metrics": json.dumps(metrics_of([stats_of(outcome)])),
-        "page": page("episodes", title="", name="", charts=(), episodes=[rows]),
+        "page": page("episodes", title="", name="", charts=(), episodes=[rows], record=None),
         "terminal": terminal.file.getvalue(),  # pyright: ignore[reportAttributeAccessIssue]
     }
 

@@ -132,7 +132,7 @@ def test_filters_choose_what_they_say(
     grown(index)
     sound = [entry for entry in made if entry.trajectory.stop_reason is not StopReason.ERROR]
     assert total(index, verdict="error") == len(made) - len(sound)
-    assert total(index, verdict="won") == sum(entry.success for entry in sound)
+    assert total(index, verdict="success") == sum(entry.success for entry in sound)
     assert total(index, kind="held-out") == sum(entry.trajectory.job.evaluation for entry in made)
     assert total(index, step_from="2", step_to="3") == sum(entry.step in (2, 3) for entry in made)
     assert total(index, reward_from="0.25") == sum(entry.reward >= 0.25 for entry in sound)

@@ -146,7 +146,19 @@ async def test_every_kind_of_run_has_its_pages(runs: Path, tmp_path: Path) -> No
         compared = await (await client.get(f"/{TOKEN}/compare?run=trl&run=slime")).text()
         assert outline_of(compared).classes["run-1"] > 1
         assert "trainer.backend" in compared
+        assert ("no measurements" in compared, outline_of(compared).tags["h3"]) == (False, 3)
     assert files_in(runs) == before
+
+
+async def test_run_without_measurements_says_so(runs: Path, tmp_path: Path) -> None:
+    (runs / "trl" / "metrics.jsonl").unlink()
+    os.utime(runs / "trl" / "config.json", (9e5, 9e5))
+    async with viewed(runs, tmp_path / "cache") as client:
+        compared = await (await client.get(f"/{TOKEN}/compare?run=trl&run=slime")).text()
+        assert compared.count("no measurements") == 1
+        listed = await (await client.get(f"/{TOKEN}/")).text()
+    assert re.search(r"<td>1970-01-1\d \d\d:\d\d</td>", listed)
+    assert '<td class="number">3 min 34 s</td>' in listed
 
 
 def test_state_of_a_run_tells_what_became_of_it(tmp_path: Path) -> None:

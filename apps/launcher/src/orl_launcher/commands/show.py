@@ -38,7 +38,7 @@ EXAMPLES = """\
   orl show                                   the latest run that has played
   orl show runs/local                        curves and the last episodes
   orl show runs/local --episode 12           one episode: text, trained tokens in colour, calls, rewards, times
-  orl show runs/local --failed               the last episodes that were lost or ended in an error
+  orl show runs/local --failed               the last episodes without success
   orl show runs/local --failed --html failed.html
 """
 
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
         console.print(f"{len(chosen)} episodes: {arguments.html}", soft_wrap=True)
     else:
         ((number, entry),) = chosen
-        console.print(episode_view(episode_rows(f"episode {number}", entry, decoder)))
+        console.print(episode_view(episode_rows(f"episode {number}", entry, decoder), record))
     return 0
 
 
@@ -185,7 +185,7 @@ def _show_overview(path: Path, record: Record | None, chosen: list[tuple[int, En
     if not chosen:
         console.print("no episode to show")
         return
-    console.print(episodes_table(starmap(row_of, chosen)))
+    console.print(episodes_table(starmap(row_of, chosen), record))
     console.print(f"to show one: {invocation()} show {path} --episode N", style="dim", soft_wrap=True)
 
 
@@ -195,5 +195,5 @@ def _write_page(out: Path, path: Path, record: Record | None, episodes: list[Epi
     name = path.resolve().name
     charts = charts_of(record) if record else ()
     with boundary(OrlError, f"writing {out}"):
-        text = page("episodes", title=f"{name} · episodes", name=name, charts=charts, episodes=episodes)
+        text = page("episodes", title=f"{name} · episodes", name=name, charts=charts, episodes=episodes, record=record)
         out.write_text(text, encoding="utf-8")

@@ -46,7 +46,7 @@ The result is a run's folder: name it with --model.
 EXAMPLES = """\
   orl warm-start --config my.yaml --player my_module:answer         a function that answers with calls
   orl warm-start --config my.yaml --player my_module:answer --min-reward 1
-  orl warm-start --config my.yaml --journal runs/NAME --min-reward 1     the episodes of a run that were won
+  orl warm-start --config my.yaml --journal runs/NAME --min-reward 1     the episodes of a run with the full reward
   orl warm-start --config my.yaml --rows chats.jsonl                {"messages": [...], "tools": [...]} in each line
   orl train trl --config my.yaml --model runs/NAME                  and train the result
 """

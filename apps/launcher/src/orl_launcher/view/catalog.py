@@ -25,7 +25,7 @@ class RunRow(Struct, frozen=True, kw_only=True):
     """One row of the list of runs.
 
     `change` is the success rate before and after, `success` the latest one; `note` says on which tasks, and how many
-    rollouts were judged if some were not. `changed` is in seconds since the epoch.
+    rollouts were judged if some were not. `started` and `changed` are in seconds since the epoch; 0 is not known.
     """
 
     name: str
@@ -38,7 +38,9 @@ class RunRow(Struct, frozen=True, kw_only=True):
     success: float | None = None
     note: str = ""
     curve: Line = Line((), ())
+    started: float = 0.0
     changed: float = 0.0
+    seconds: float = 0.0
     problem: str = ""
 
 
@@ -92,7 +94,7 @@ class Catalog:
 
 def _row_of(name: str, record: Record) -> RunRow:
     changed = last_change(record)
-    trainer: dict[str, Any] = record.config.get("trainer", {})
+    trainer = record.section("trainer")
     kind, latest = record.judged_on, record.points[-1:]
     change = record.change("success")
     measured, tally = (kind, record.tally(kind)) if change or not latest else (latest[0].kind, tally_of(latest))
@@ -109,7 +111,9 @@ def _row_of(name: str, record: Record) -> RunRow:
         success=latest[0].overall("success") if latest else None,
         note=", ".join(filter(None, notes)),
         curve=Line(*record.curve("success", kind)),
+        started=began.stat().st_mtime if (began := record.folder / "config.json").is_file() else 0.0,
         changed=changed,
+        seconds=record.seconds,
         problem=shorten(record.error, PROBLEM, placeholder=" ..."),
     )
 

@@ -20,38 +20,45 @@ from orl_rollout.run_folder.metrics_log import tally_of
 from orl_rollout.run_folder.record import RECENT, Record, running_mean
 
 from orl_launcher.view.notices import unjudged
-from orl_launcher.view.svg import Drawing, Line, Stroke
+from orl_launcher.view.svg import NUMBER, SECONDS, SHARE, Drawing, Line, Stroke
 from orl_launcher.view.wording import JUDGED, RANDOM
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-CHARTS = (
-    ("success", "Success rate", True),
-    ("reward", "Reward", False),
-    ("valid_calls", "Valid tool calls", True),
-    ("turns", "Turns per episode", False),
-    ("tokens_per_turn", "Tokens sampled in a turn", False),
-    ("loss", "Loss", False),
-    ("kl", "KL from the reference model", False),
-    ("policy_kl", "KL of the update", False),
-    ("entropy", "Entropy, nats per token", False),
-    ("grad_norm", "Gradient norm", False),
-    ("learning_rate", "Learning rate", False),
-    ("clip_fraction", "Share of tokens clipped", False),
-    ("logprob_difference", "Logprobs, training against sampling", False),
-    ("response_tokens", "Tokens of a response", False),
-    ("staleness", "Staleness, batches", False),
-    ("rollout_seconds", "Seconds of rollouts", False),
-    ("train_seconds", "Seconds of training", False),
-    ("weight_sync_seconds", "Seconds of copying weights", False),
-    ("step_seconds", "Seconds of a step", False),
-    ("train_memory_gib", "GPU memory of training, GiB", False),
-    ("gpu_utilization", "GPU utilization of this machine", True),
-    ("gpu_memory_gib", "GPU memory in use, GiB", False),
-    ("generation_seconds", "Engine seconds, all rollouts", False),
-    ("environment_seconds", "Environment seconds, all rollouts", False),
-)
+GROUPS = {  # of charts, by their headings
+    "Learning": (
+        ("success", "Success rate", SHARE),
+        ("reward", "Reward", NUMBER),
+        ("valid_calls", "Valid tool calls", SHARE),
+        ("turns", "Turns per episode", NUMBER),
+        ("tokens_per_turn", "Tokens sampled in a turn", NUMBER),
+        ("response_tokens", "Tokens of a response", NUMBER),
+    ),
+    "Policy": (
+        ("loss", "Loss", NUMBER),
+        ("kl", "KL from the reference model", NUMBER),
+        ("policy_kl", "KL of the update", NUMBER),
+        ("entropy", "Entropy, nats per token", NUMBER),
+        ("grad_norm", "Gradient norm", NUMBER),
+        ("learning_rate", "Learning rate", NUMBER),
+        ("clip_fraction", "Share of tokens clipped", NUMBER),
+        ("logprob_difference", "Logprobs, training against sampling", NUMBER),
+        ("staleness", "Staleness, batches", NUMBER),
+    ),
+    "Speed": (
+        ("step_seconds", "Time of a step", SECONDS),
+        ("rollout_seconds", "Time of rollouts", SECONDS),
+        ("train_seconds", "Time of training", SECONDS),
+        ("weight_sync_seconds", "Time of copying weights", SECONDS),
+    ),
+    "Machine": (
+        ("gpu_utilization", "GPU utilization of this machine", SHARE),
+        ("gpu_memory_gib", "GPU memory in use, GiB", NUMBER),
+        ("train_memory_gib", "GPU memory of training, GiB", NUMBER),
+    ),
+}
+CHARTS = [(group, name, title, units) for group, charts in GROUPS.items() for name, title, units in charts]
 TITLE = 100  # characters
 PNG: dict[str, dict[str, Any]] = {  # how matplotlib draws a stroke, by its style
     "raw": {"linewidth": 1.0, "alpha": 0.45},
@@ -71,14 +78,15 @@ def charts_of(record: Record) -> tuple[Drawing, ...]:
     """
     charts = (
         Drawing(
+            group=group,
             title=title,
             note=unjudged(record) if name in JUDGED else "",
             strokes=tuple(_strokes(record, name)),
-            share=share,
+            units=units,
             band=_interval(record) if name == "success" else None,
             level=record.baseline if name == "success" else None,
         )
-        for name, title, share in CHARTS
+        for group, name, title, units in CHARTS
     )
     return tuple(chart for chart in charts if any(len(stroke.line.steps) > 1 for stroke in chart.strokes))
 
@@ -142,7 +150,7 @@ def _draw(axes: Axes, chart: Drawing) -> None:
             axes.text(line.steps[-1], line.values[-1], stroke.label, color=colour, **place)
     if chart.level is not None:
         axes.axhline(chart.level, color=colours["baseline"], label=RANDOM, linestyle=(0, (5, 3)), linewidth=1.6)
-    if chart.share:
+    if chart.units is SHARE:
         axes.set_ylim(0, 1.03)
         axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
     axes.set_title("\n".join(filter(None, (chart.title, chart.note))), loc="left", fontsize=10.5)

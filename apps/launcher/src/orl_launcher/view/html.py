@@ -35,7 +35,16 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    words = (wording.number, wording.percent, wording.duration, wording.count, wording.thousands, wording.noted)
+    words = (
+        wording.number,
+        wording.percent,
+        wording.duration,
+        wording.count,
+        wording.thousands,
+        wording.noted,
+        wording.result,
+        wording.moment,
+    )
     filters = (*words, draw, spark, folded)
     cast("dict[str, Any]", environment.filters).update({each.__name__: each for each in filters})
     cast("dict[str, Any]", environment.globals)["random"] = wording.RANDOM

@@ -54,7 +54,7 @@ ORDERS = {
     "lowest reward": "reward ASC NULLS LAST, number",
 }
 KINDS = {"training": 0, "held-out": 1}  # by `evaluation`
-VERDICTS = {"won": "won", "lost": "lost", "error": "error"}
+VERDICTS = {"success": "won", "no success": "lost", "error": "error"}
 # By the names of the form: the condition, and how its value is read.
 FILTERS: dict[str, tuple[str, type[str] | type[float] | dict[str, Any]]] = {
     "environment": ("environment = ?", str),
@@ -96,8 +96,12 @@ class Index:
         self.journal = journal.resolve()
         digest = hashlib.blake2b(os.fsencode(self.journal), digest_size=12).hexdigest()
         self._path = cache / f"{digest}-{VERSION}.sqlite3"
-        with boundary(OrlError, f"making the index {self._path}"), suppress(BrokenIndexError), self._opened() as found:
-            found.executescript(MAKE)
+        with (
+            boundary(OrlError, f"making the index {self._path}"),
+            suppress(BrokenIndexError),
+            self._opened() as database,
+        ):
+            database.executescript(MAKE)
 
     @contextmanager
     def _opened(self) -> Generator[sqlite3.Connection]:

@@ -26,3 +26,10 @@ async function refresh() {
 if (document.querySelector("[data-live]")) {
   setTimeout(refresh, PERIOD);
 }
+
+// Arrow keys go from token to token.
+document.addEventListener("keydown", ({ key, target }) => {
+  const step = { ArrowRight: "nextElementSibling", ArrowLeft: "previousElementSibling" }[key];
+  const next = target.matches(".turn span") ? target[step] : step && target.matches(".turn pre") && target.firstChild;
+  next?.focus?.();
+});

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote, urlencode
 
 from msgspec import Struct
@@ -81,13 +80,13 @@ class Pages:
             held_out=_drawings(records, "eval"),
             training=_drawings(records, "train"),
             settings=_differences(records),
-            notes=[unjudged(record) for record in records],
+            notes=[unjudged(record) if record.points else "no measurements" for record in records],
         )
 
     def run(self, name: str) -> str:
         """Return the page of a run: figures, curves, settings."""
         record = self._record(name)
-        trainer: dict[str, Any] = record.config.get("trainer", {})
+        trainer = record.section("trainer")
         place = (record.steps[-1] if record.steps else 0, trainer.get("num_rollout"))
         values = {**values_of(record), "name": name, "place": place if trainer else None}
         state = state_of(record, last_change(record))
@@ -95,37 +94,38 @@ class Pages:
 
     def episodes(self, name: str, query: Mapping[str, str]) -> str:
         """Return a page of a run's episodes."""
-        index = self._index(self._record(name))
+        record = self._record(name)
+        index = self._index(record)
         number = query.get("page", "")
         chosen = {key: query.get(key, "").strip() for key in (*FILTERS, "order")}
         episodes = index.page(chosen, int(number) if number.isdecimal() and len(number) < 10 else 0)
         values = {"found": episodes, "chosen": chosen, "orders": tuple(ORDERS), "indexed": index.progress()}
-        return self._page("episode_list", f"Episodes of {name}", run=name, **values)
+        return self._page("episode_list", f"Episodes of {name}", run=name, record=record, **values)
 
     def episode(self, name: str, number: int) -> str:
         """Return one episode."""
         record, index, row = self._found(name, number)
-        rows, known = index.group(row), self._advantages(record, index, row)
-        (episode,) = self._whole(record, index, [row], known)
-        values = {"episode": episode, "rows": rows, "advantages": known, "last": index.last_number()}
-        return self._page("one_episode", f"Episode {number} of {name}", run=name, number=number, **values)
+        (episode,), known = self._whole(record, index, [row])
+        values = {"episode": episode, "rows": index.group(row), "advantages": known, "last": index.last_number()}
+        return self._page(
+            "one_episode", f"Episode {number} of {name}", run=name, record=record, number=number, **values
+        )
 
     def group(self, name: str, number: int) -> str:
         """Return the rollouts of one task in one step side by side."""
         record, index, row = self._found(name, number)
         rows = index.group(row)
-        known = self._advantages(record, index, row)
-        whole = self._whole(record, index, rows[:WHOLE], known)
-        return self._page("group", f"Group of {name}", run=name, rows=rows, episodes=whole, advantages=known)
+        whole, known = self._whole(record, index, rows[:WHOLE])
+        return self._page(
+            "group", f"Group of {name}", run=name, record=record, rows=rows, episodes=whole, advantages=known
+        )
 
     def task(self, name: str, number: int) -> str:
         """Return the first and the last rollout of one task, and a list of those between."""
         record, index, row = self._found(name, number)
         rows = index.attempts(row)
-        ends = [*rows[:1], *rows[1:][-1:]]
-        known = self._advantages(record, index, ends[0]) | self._advantages(record, index, ends[-1])
-        whole = self._whole(record, index, ends, known)
-        return self._page("task", f"A task of {name}", run=name, rows=rows, episodes=whole)
+        whole, _ = self._whole(record, index, [*rows[:1], *rows[1:][-1:]])
+        return self._page("task", f"A task of {name}", run=name, record=record, rows=rows, episodes=whole)
 
     def problem(self, text: str) -> str:
         """Return a page that says what is wrong."""
@@ -154,23 +154,26 @@ class Pages:
             raise NotFoundError(f"there is no episode {number}")
         return record, index, row
 
-    def _advantages(self, record: Record, index: Index, row: EpisodeRow) -> dict[int, list[float]]:
-        """Return the advantages of all rollouts in the group of `row`, by their numbers, if they are known."""
-        if row.step is None or row.evaluation:
-            return {}
-        numbers = [one.number for one in index.group(row, -1)]
-        group = [*filter(None, map(index.entry, numbers))]
-        return dict(zip(numbers, advantages_of(record.config, group), strict=False))
-
     def _whole(
-        self, record: Record, index: Index, rows: Sequence[EpisodeRow], known: Mapping[int, Sequence[float]]
-    ) -> list[EpisodeRows]:
+        self, record: Record, index: Index, rows: Sequence[EpisodeRow]
+    ) -> tuple[list[EpisodeRows], dict[int, Sequence[float]]]:
+        """Return whole episodes, and the advantages in their groups, by number, as far as they are known."""
         folder = record.folder if record.folder.is_dir() else record.folder.parent
         if self._decoders.get(folder) is None:
             self._decoders[folder] = load_decoder(record.journal, folder)
-        decoder = self._decoders[folder]
-        entries = ((row, index.entry(row.number)) for row in rows)
-        return [episode_rows(_title(row), entry, decoder, known.get(row.number, ())) for row, entry in entries if entry]
+        known: dict[int, Sequence[float]] = {}
+        for row in rows:
+            if row.step is not None and not row.evaluation and row.number not in known:
+                numbers = [one.number for one in index.group(row, -1)]
+                group = [*filter(None, map(index.entry, numbers))]
+                known |= dict.fromkeys(numbers, list[float]())
+                known |= zip(numbers, advantages_of(record.config, group), strict=False)
+        whole = [
+            episode_rows(_title(row), entry, self._decoders[folder], known.get(row.number, ()))
+            for row in rows
+            if (entry := index.entry(row.number))
+        ]
+        return whole, known
 
 
 def _title(row: EpisodeRow) -> str:
@@ -180,14 +183,14 @@ def _title(row: EpisodeRow) -> str:
 
 def _drawings(records: Sequence[Record], kind: Kind) -> tuple[Drawing, ...]:
     drawings: list[Drawing] = []
-    for name, title, share in CHARTS:
+    for group, name, title, units in CHARTS:
         strokes = tuple(
             Stroke(line=line, style=f"run-{index}", dots=kind == "eval")
             for index, record in enumerate(records)
             if (line := _line(record, name, kind)).steps
         )
         if any(len(stroke.line.steps) > 1 for stroke in strokes):
-            drawings.append(Drawing(title=title, strokes=strokes, share=share))
+            drawings.append(Drawing(group=group, title=title, strokes=strokes, units=units))
     return tuple(drawings)
 
 

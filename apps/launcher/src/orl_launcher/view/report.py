@@ -60,14 +60,12 @@ def write_report(folder: Path) -> Path:
 def values_of(record: Record) -> dict[str, Any]:
     """Return what the templates of a report take, but for episodes."""
     name = record.folder.resolve().name
-    trainer: dict[str, Any] = record.config.get("trainer", {})
-    total = record.summary.get("seconds_total")
+    trainer = record.section("trainer")
     versions: object = record.summary.get("versions")
     return {
         "name": name,
         "record": record,
         "facts": [*record.environments, *(f"{key} {trainer[key]}" for key in ("model", "backend") if trainer.get(key))],
-        "seconds": total if isinstance(total, int | float) else sum(point.seconds for point in record.points),
         "main_metrics": MAIN_METRICS[1:],
         "figures": FIGURES,
         "charts": charts_of(record),
@@ -124,11 +122,15 @@ def _choose(first: dict[str, Entry], last: dict[str, Entry], kind: str) -> Examp
     pairs = [(entry, last[key]) for key, entry in first.items() if key in last]
     improved = [pair for pair in pairs if pair[1].success and not pair[0].success]
     if improved:
-        return Examples(*improved[0], f"The first {kind} task that was lost before training and won after it.")
+        return Examples(
+            *improved[0], f"The first {kind} task that had no success before training and had it afterwards."
+        )
     if pairs:
         return Examples(*pairs[0], f"The first {kind} task, played before and after training.")
     before = next((entry for entry in first.values() if not entry.success), next(iter(first.values())))
     after = next((entry for entry in last.values() if entry.success), next(iter(last.values())))
     return Examples(
-        before, after, f"Two {kind} tasks: the first one lost before training, and the first one won after it."
+        before,
+        after,
+        f"Two {kind} tasks: the first one without success before training, and the first one with it afterwards.",
     )

@@ -17,6 +17,9 @@ WIDTH, HEIGHT = 480, 230
 LEFT, RIGHT, TOP, BOTTOM = 58, 12, 10, 34
 MOST_POINTS = 500  # of a line; longer ones are averaged in bins
 TICKS = 4
+SHARE = ((0.01, " %"),)
+SECONDS = ((3600, " h"), (60, " min"), (1, " s"))
+NUMBER = ((1e9, " G"), (1e6, " M"), (1e3, " k"), (1, ""))
 
 
 class Line(Struct, frozen=True):
@@ -36,15 +39,18 @@ class Stroke(Struct, frozen=True, kw_only=True):
 
 
 class Drawing(Struct, frozen=True, kw_only=True):
-    """A chart to draw. `share` scales it from 0 to 1; `band` is filled; `level` is a dashed horizontal line.
+    """A chart to draw, in the largest of `units` that fits. A SHARE is scaled from 0 to 1.
+
+    `band` is filled, `level` is a dashed horizontal line.
 
     `note` says how many rollouts were judged if the metric leaves some out.
     """
 
+    group: str
     title: str
     note: str = ""
     strokes: tuple[Stroke, ...]
-    share: bool = False
+    units: tuple[tuple[float, str], ...] = NUMBER
     band: tuple[Line, Line] | None = None
     level: float | None = None
 
@@ -58,7 +64,10 @@ class _Scale:
         values = [value for line in lines for value in line.values] or [0.0]
         values += [] if drawing.level is None else [drawing.level]
         self.first, self.last = min(steps), max(*steps, min(steps) + 1)
-        self.ticks = (0.0, 0.25, 0.5, 0.75, 1.0) if drawing.share else ticks_of(min(values), max(values))
+        most = max(map(abs, values))
+        self._size, self._name = next((unit for unit in drawing.units if most >= 2 * unit[0]), drawing.units[-1])
+        ticks = ticks_of(min(values) / self._size, max(values) / self._size)
+        self.ticks = tuple(self._size * tick for tick in (range(0, 101, 25) if drawing.units is SHARE else ticks))
         low, high = min(*self.ticks, *values), max(*self.ticks, *values)
         self._low, self._span = low, (high - low) or 1.0
 
@@ -69,6 +78,9 @@ class _Scale:
     def y(self, value: float) -> float:
         height = HEIGHT - TOP - BOTTOM
         return round(TOP + height * (1 - (value - self._low) / self._span), 1)
+
+    def word(self, value: float) -> str:
+        return f"{value / self._size:.4g}{self._name}"
 
     def points(self, line: Line) -> str:
         pairs = zip(line.steps, line.values, strict=True)
@@ -118,7 +130,7 @@ def thinned(line: Line, most: int = MOST_POINTS) -> Line:
 
 
 def _parts(drawing: Drawing, scale: _Scale) -> Iterator[str]:
-    yield from _axes(drawing, scale)
+    yield from _axes(scale)
     if drawing.band is not None:
         low, high = drawing.band
         back = Line(steps=high.steps[::-1], values=high.values[::-1])
@@ -130,12 +142,11 @@ def _parts(drawing: Drawing, scale: _Scale) -> Iterator[str]:
         yield f'<line class="level" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
 
 
-def _axes(drawing: Drawing, scale: _Scale) -> Iterator[str]:
+def _axes(scale: _Scale) -> Iterator[str]:
     for tick in scale.ticks:
         y = scale.y(tick)
-        word = f"{100 * tick:.0f} %" if drawing.share else f"{tick:.4g}"
         yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
-        yield f'<text class="tick" x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{word}</text>'
+        yield f'<text class="tick" x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{scale.word(tick)}</text>'
     for step in _whole(ticks_of(scale.first, scale.last), scale):
         yield f'<text class="tick" x="{scale.x(step)}" y="{HEIGHT - 16}" text-anchor="middle">{step}</text>'
     yield f'<text class="tick" x="{WIDTH - RIGHT}" y="{HEIGHT - 3}" text-anchor="end">step</text>'
@@ -155,7 +166,8 @@ def _stroke(stroke: Stroke, scale: _Scale) -> Iterator[str]:
     if stroke.dots or len(line.steps) == 1:
         for step, value in zip(line.steps, line.values, strict=True):
             place = f'cx="{scale.x(step)}" cy="{scale.y(value)}"'
-            yield f'<circle class="dot {style}" {place} r="3.2"><title>step {step}: {value:.4g}</title></circle>'
+            title = f"step {step}: {scale.word(value)}"
+            yield f'<circle class="dot {style}" {place} r="3.2"><title>{title}</title></circle>'
     if stroke.label:
         x, y = scale.x(line.steps[-1]), scale.y(line.values[-1])
         label = escape(visible(stroke.label))

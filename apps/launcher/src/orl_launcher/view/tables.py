@@ -31,6 +31,7 @@ from orl_launcher.view.wording import (
     number,
     percent,
     rate,
+    result,
     success_rate,
 )
 
@@ -155,15 +156,15 @@ def overview(record: Record) -> Iterator[Table]:
     yield from (table for table in (*tables, *([results_table(results)] if results else [])) if table.row_count)
 
 
-def episodes_table(rows: Iterable[EpisodeRow]) -> Table:
-    """Make a table with one row for each episode."""
+def episodes_table(rows: Iterable[EpisodeRow], record: Record | None = None) -> Table:
+    """Make a table with one row for each episode of a run, or of a journal alone."""
     table = plain_table("", "step", "", "reward", "turns", "stopped", "task")
     table.columns[-1].justify = "left"
     for row in rows:
         table.add_row(
             str(row.number),
             f"{'' if row.step is None else row.step}{' eval' if row.evaluation else ''}",
-            Text(row.verdict, style=VERDICTS[row.verdict]),
+            Text(result(row.verdict, record), style=VERDICTS[row.verdict]),
             "" if row.reward is None else number(row.reward),
             str(row.turns),
             row.stop_reason,
@@ -178,9 +179,11 @@ def _short(key: str) -> str:
     return f"{place.partition('/')[2]}/{digest[:6]}"
 
 
-def episode_view(rows: EpisodeRows) -> RenderableType:
-    """Return one episode, turn by turn."""
-    head = Text.assemble((rows.title, "bold"), "  ", (rows.verdict, VERDICTS[rows.verdict]), f"  {rows.facts}")
+def episode_view(rows: EpisodeRows, record: Record | None = None) -> RenderableType:
+    """Return one episode of a run, or of a journal alone, turn by turn."""
+    head = Text.assemble(
+        (rows.title, "bold"), "  ", (result(rows.verdict, record), VERDICTS[rows.verdict]), f"  {rows.facts}"
+    )
     parts: list[RenderableType] = [head, Text(f"{rows.task}  rollout {rows.rollout}", style="dim")]
     if rows.error:
         parts.append(Text(rows.error, style="red"))

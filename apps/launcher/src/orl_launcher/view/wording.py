@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 from orl_rollout.results.interval import wilson
 from orl_rollout.run_folder.metrics_log import Tally
+from orl_rollout.run_folder.record import Record
 
 
 def number(value: float) -> str:
@@ -21,6 +24,12 @@ def rate(share: float, n: float, counted: str = "") -> str:
     """Write a share of `n` trials with its 95 % interval: 62 % (45 to 77 %, n 33). `counted` says more of n."""
     low, high = wilson(share, n)
     return f"{percent(share)} ({100 * low:.0f} to {percent(high)}, {counted or f'n {n:.0f}'})"
+
+
+def result(verdict: str, record: Record | None) -> str:
+    """Write a verdict: won or lost only if all rewards of the run are 0 or 1."""
+    graded = record is None or record.graded
+    return verdict.replace("won", "success").replace("lost", "no success") if graded else verdict
 
 
 def success_rate(share: float | None, tally: Tally) -> str:
@@ -49,6 +58,11 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def moment(seconds: float) -> str:
+    """Write a moment, in seconds since the epoch, in the time of this machine: 2026-01-31 17:45."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
 def count(steps: range) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 from orl_core.errors import ConfigError
@@ -21,7 +21,6 @@ from orl_rollout.run_folder.recoveries import Recovery
 from orl_rollout.run_folder.turn_drift import TurnDrift, turn_drift
 
 FILES = ("config.json", "metrics.jsonl")
-SECTIONS = ("environments", "rollout", "trainer")  # of the configuration; one that is no object is left out
 RECENT = 5  # steps that a mean over the end (or the beginning) of training takes
 
 
@@ -34,15 +33,20 @@ class Record(Struct, frozen=True, kw_only=True):
     points: tuple[MetricsRow, ...]
     recoveries: tuple[Recovery, ...] = ()
 
+    def section(self, name: str) -> dict[str, Any]:
+        """Return a section of the configuration; an empty one if it is not an object."""
+        section = self.config.get(name)
+        return cast("dict[str, Any]", section) if isinstance(section, dict) else {}
+
     @property
     def environments(self) -> tuple[str, ...]:
         """Return the names of the environments that were trained on."""
-        return tuple(self.config.get("environments", {}))
+        return tuple(self.section("environments"))
 
     @property
     def journal(self) -> Path:
         """Return the folder of the journal: the run's, or the one that the configuration names."""
-        return Path(str(self.config.get("rollout", {}).get("journal") or self.folder))
+        return Path(str(self.section("rollout").get("journal") or self.folder))
 
     @property
     def finished(self) -> bool:
@@ -63,8 +67,19 @@ class Record(Struct, frozen=True, kw_only=True):
     @property
     def overlap(self) -> int | str:
         """Return how many held-out tasks are trained on, too: "some" if a run that allows it has not ended."""
-        allowed = self.config.get("eval", {}).get("allow_overlap")
+        allowed = self.section("eval").get("allow_overlap")
         return self.summary.get("overlap", "some") if allowed else 0
+
+    @property
+    def seconds(self) -> float:
+        """Return the time that the run took; while it is not known, that of its steps and evaluations."""
+        total = self.summary.get("seconds_total")
+        return total if isinstance(total, int | float) else sum(point.seconds for point in self.points)
+
+    @property
+    def graded(self) -> bool:
+        """Tell whether rewards may be others than 0 and 1, whose mean is the success rate."""
+        return not self.points or any(point.overall("reward") != point.overall("success") for point in self.points)
 
     @property
     def steps(self) -> range:
@@ -163,10 +178,9 @@ def read_record(folder: Path) -> Record:
     """
     if not is_run(folder):
         raise ConfigError(f"{folder}: no run here (no {', '.join(FILES)} or journal)")
-    config = read_object(folder / "config.json")
     return Record(
         folder=folder,
-        config={name: value for name, value in config.items() if name not in SECTIONS or isinstance(value, dict)},
+        config=read_object(folder / "config.json"),
         summary=read_object(folder / "summary.json"),
         points=tuple(metrics_log.read(folder / "metrics.jsonl")),
         recoveries=recoveries.read(folder),
