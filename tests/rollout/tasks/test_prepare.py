@@ -241,7 +241,7 @@ def test_metadata_text_without_task_is_refused(tmp_path, metadata, told):
 
 def test_tasks_of_both_kinds_are_counted_once(tmp_path):
     config = decode_config({"environments": {"A/B": {}}, "eval": {"allow_overlap": True}}, "test")
-    places = {"env_name": "A/B", "deployment_name": "A/B"}
+    places: dict[str, Any] = {"env_name": "A/B", "deployment_name": "A/B"}
     trained = [Task(**places, task_spec={"n": 1}), Task(**places, task_spec={"n": 2}), Task(**places, index=3)]
     path = tmp_path / "tasks.jsonl"
     rows = [*map(row_of, trained[1:]), cookbook_row(trained[0]), {"prompt": "6 x 7?"}, {"metadata": "no JSON"}]
