@@ -3,6 +3,7 @@
 import json
 import socket
 import tracemalloc
+from typing import Any
 
 import msgspec
 import pytest
