@@ -166,7 +166,7 @@ class Pages:
             if row.step is not None and not row.evaluation and row.number not in known:
                 numbers = [one.number for one in index.group(row, -1)]
                 group = [*filter(None, map(index.entry, numbers))]
-                known |= dict.fromkeys(numbers, ())
+                known |= {key: list[float]() for key in numbers}
                 known |= zip(numbers, advantages_of(record.config, group), strict=False)
         whole = [
             episode_rows(_title(row), entry, self._decoders[folder], known.get(row.number, ()))
