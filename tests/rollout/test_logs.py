@@ -8,10 +8,12 @@ import io
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from orl_rollout import logs
 from orl_rollout.edge.secrets import Scrubber
-from orl_rollout.logs import keep_out, logger_of, shown
+from orl_rollout.logs import QUIET_SECONDS, Sparing, keep_out, logger_of, shown
 
 PACKAGES = Path(__file__).parents[2] / "packages"
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\r"
@@ -57,6 +59,16 @@ def test_what_is_fit_to_be_shown_stays_as_it_is(said: io.StringIO):
     logger_of("orl.test").warning("Größe %d\t%s", 3, "日本語")
     assert said.getvalue() == "Größe 3\t日本語\n"
     assert shown("two\nlines") == "two\nlines"
+
+
+def test_warnings_about_the_same_come_once_a_minute(said: io.StringIO, monkeypatch: pytest.MonkeyPatch):
+    now = 0.0
+    monkeypatch.setattr(logs, "time", SimpleNamespace(monotonic=lambda: now))
+    sparing = Sparing(logger_of("orl.test"))
+    for now in (0.0, QUIET_SECONDS - 1, QUIET_SECONDS):
+        for about in ("a", "b"):
+            sparing.warn(f"{about}{now:g}", about)
+    assert said.getvalue().split() == ["a0", "b0", "a60", "b60"]
 
 
 def test_no_module_of_the_packages_has_a_logger_of_its_own():

@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from orl_core.errors import SessionError
 from orl_core.messages import FailureKind, ImageBlock, text_of
+from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.sse import EventReader
 from orl_rollout.openreward.wire import result_of
 from orl_testing import environments as envs
 
 from tests.kit.answering import Answering
-from tests.kit.episodes import Playing
+from tests.kit.episodes import Playing, config_of, task_of
 
 
 async def test_results_carry_reward_and_end(gallery):
@@ -82,3 +83,19 @@ def test_events_are_the_same_however_the_stream_is_cut(data, cuts):
     reader = EventReader()
     events = [(name, bytes(said).decode()) for a, b in pairwise(bounds) for name, said in reader.feed(raw[a:b])]
     assert events == [*(("chunk", text) for text in data), ("end", "")]
+
+
+@pytest.mark.parametrize(("name", "status", "seconds"), [("Echo", 401, 10.0), ("Indented", 503, 0.001)])
+async def test_sessions_that_cannot_be_closed_are_one_warning(
+    name: str, status: int, seconds: float, caplog: pytest.LogCaptureFixture
+):
+    class Odd(Answering):
+        answers = {"/delete": (status, [], b""), "/delete_session": (status, [], b"")}
+
+    with envs.serve(envs.Echo, envs.Indented, wrap=Odd) as served:
+        async with OpenRewardClient(config_of(name, served.url, call_timeout=seconds)) as client:
+            for number in range(3):
+                session = client.session(task_of(name, number))
+                await session.open(task_of(name, number))
+                await session.close()
+    assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1

@@ -125,7 +125,7 @@ async def test_an_environment_that_never_starts_is_a_fault_and_left(gallery: env
         made = client.session(task_of("SlowSetup"))
         impatient = structs.replace(made._options, open_seconds=0.5)
         session = OpenRewardSession(impatient, made._reach)
-        with pytest.raises(SessionError, match="opening a session of gallery/SlowSetup: no answer: in time"):
+        with pytest.raises(SessionError, match="opening a session of gallery/SlowSetup: no answer in time"):
             await session.open(task_of("SlowSetup"))
         await session.close()
     assert gallery.sessions == before

@@ -43,17 +43,18 @@ _SHOWN = _Shown()
 
 
 class Sparing:
-    """Logs at most one warning a minute: what ends one rollout ends hundreds of them in the same way."""
+    """Logs at most one warning a minute about each thing: what ends one rollout ends hundreds in the same way."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
-        self._latest = -math.inf
+        self._latest: dict[str, float] = {}
 
-    def warn(self, text: str) -> None:
-        """Log `text` as a warning, unless the last one was less than a minute ago."""
+    def warn(self, text: str, about: str = "") -> None:
+        """Log `text` as a warning, unless the last one `about` the same was less than a minute ago."""
         now = time.monotonic()
-        quiet = now - self._latest < QUIET_SECONDS
-        self._latest = self._latest if quiet else now
+        quiet = now - self._latest.get(about, -math.inf) < QUIET_SECONDS
+        if not quiet:
+            self._latest[about] = now
         self._logger.log(logging.DEBUG if quiet else logging.WARNING, "%s", text)
 
 

@@ -93,5 +93,5 @@ def _words(cause: BaseException | None) -> str:
     if isinstance(cause, RemoteFailure):
         return f"the environment failed (its server's log has the traceback): {cause}"
     if isinstance(cause, aiohttp.ClientError | OSError):
-        return f"no answer: {str(cause) or 'in time'}"
+        return f"no answer{f': {cause}' if str(cause) else ' in time'}"
     return ""

@@ -12,7 +12,7 @@ import functools
 import os
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 
 from orl_core.errors import SessionError, boundary
@@ -45,7 +45,7 @@ class _Pinger:
         self.loop = asyncio.new_event_loop()
         self._clients: dict[str, HttpClient] = {}
         self._users: Counter[str] = Counter()
-        self._warnings: dict[str, Sparing] = {}
+        self._warnings = Sparing(logger)
         threading.Thread(target=self.loop.run_forever, name="orl-pings", daemon=True).start()
 
     async def ping(self, url: str, headers: Mapping[str, str], cookies: dict[str, str]) -> None:
@@ -56,7 +56,7 @@ class _Pinger:
         channel.cookies = cookies
         self._users[url] += 1
         try:
-            await _ping(channel, headers, self._warnings.setdefault(url, Sparing(logger)))
+            await _ping(channel, headers, functools.partial(self._warnings.warn, about=url))
         finally:
             self._users[url] -= 1
             if not self._users[url]:
@@ -69,7 +69,7 @@ def _pinger_of(process: int) -> _Pinger:
     return _Pinger()
 
 
-async def _ping(channel: Channel, headers: Mapping[str, str], warnings: Sparing) -> None:
+async def _ping(channel: Channel, headers: Mapping[str, str], warn: Callable[[str], None]) -> None:
     while True:
         await asyncio.sleep(PING_SECONDS)
         try:
@@ -78,4 +78,4 @@ async def _ping(channel: Channel, headers: Mapping[str, str], warnings: Sparing)
                     await channel.request("POST", "/ping", headers, None)
         except SessionError as fault:
             cause = type(fault.__cause__).__name__  # its message could echo a secret
-            warnings.warn(f"a ping of a session failed: {cause}")
+            warn(f"a ping of a session failed: {cause}")

@@ -23,7 +23,7 @@ from orl_core.task import Task
 
 from orl_rollout.edge.http import KEPT_BYTES
 from orl_rollout.edge.retry import retried
-from orl_rollout.logs import logger_of
+from orl_rollout.logs import Sparing, logger_of
 from orl_rollout.loop.session import Opening, SessionLost
 from orl_rollout.openreward.faults import FORGOTTEN, as_session_error
 from orl_rollout.openreward.open_sessions import OpenSessions
@@ -40,6 +40,7 @@ from orl_rollout.openreward.wire import (
 )
 
 logger = logger_of(__name__)
+warnings = Sparing(logger)
 
 OPEN_SECONDS = 600.0  # for all of an opening: a server may be minutes in starting
 
@@ -170,7 +171,7 @@ def _begins_again(fault: Exception) -> bool:
 
 
 async def _leave(remote: RemoteSession, options: SessionOptions) -> None:
-    """Release the remote session. A fault is logged, because the episode is already complete.
+    """Release the remote session. A fault is logged, once a minute, because the episode is already complete.
 
     Of a server that is away it is no warning: all its sessions end so, and are gone with it.
     """
@@ -182,7 +183,7 @@ async def _leave(remote: RemoteSession, options: SessionOptions) -> None:
     except SessionLost as fault:
         logger.info("%s", fault)
     except SessionError as fault:
-        logger.warning("%s, within %g s", fault, options.close_seconds)
+        warnings.warn(str(fault), options.name)
 
 
 async def _uninterrupted(work: Coroutine[Any, Any, None]) -> None:

@@ -22,14 +22,14 @@ from orl_core.task import Task
 from orl_core.trajectory import Trajectory
 
 from orl_rollout.episodes.conversation import conversation
-from orl_rollout.logs import logger_of
+from orl_rollout.logs import Sparing, logger_of
 from orl_rollout.loop.admission import AdaptiveLimiter, Ticket
 from orl_rollout.loop.clock import never
 from orl_rollout.loop.deadline import within
 from orl_rollout.loop.session import Opening, Unserved
 from orl_rollout.results.outcome import Outcome
 
-logger = logger_of("orl")
+warnings = Sparing(logger_of("orl"))
 
 CLOSE_SECONDS = 15.0  # what a session may take to close
 
@@ -101,7 +101,7 @@ async def _score(group: Group, judges: Judges, ticket: Ticket, ends: float) -> t
             if not await ticket.again(never):
                 raise refusal
     except OrlError as fault:
-        logger.warning("%s; its rollouts keep their own rewards", fault)
+        warnings.warn(f"{fault}; its rollouts keep their own rewards", group.task.env_name)
         return None
 
 
