@@ -481,6 +481,13 @@ def test_a_trainer_that_cannot_be_run(doctor: Doctor, monkeypatch: pytest.Monkey
     assert "just setup" in line
 
 
+def test_step_that_opens_too_many_sockets_is_noted(doctor: Doctor) -> None:
+    step = {"backend": "trl", "rollout_batch_size": 1_000_000, "n_samples": 8}
+    assert any("ulimit -n" in line for line in doctor(trainer=step))
+    rooms = {"Echo": {"max_concurrency": 8}}
+    assert not any("ulimit" in line for line in doctor(trainer=step, environments=rooms))
+
+
 def test_trainer_that_loads_slowly_has_not_failed(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
     released = threading.Event()
     monkeypatch.setattr("orl_launcher.doctor.doctor.plan_run", lambda *_, **__: released.wait(60))

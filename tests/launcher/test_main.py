@@ -193,9 +193,12 @@ def test_a_dry_run_shows_the_settings_and_does_nothing(
     fake_adapter("train_well")
     monkeypatch.setenv("ORL_CACHE", str(tmp_path / "cache"))
     argv = ["train", "trl", "--config", LOCAL, "--dry-run", "--lr", "2e-4", "--wandb-run", "yes", "--", "--x", "1 2"]
+    argv[2:2] = ["--rollout-batch-size", "1000000"]
     assert main(argv) == 0
     printed = capsys.readouterr()
-    assert printed.out.splitlines() == ["would train playground/GuessNumber with trl", "--x", "1 2"]
+    *plan, lacking = printed.out.splitlines()
+    assert plan == ["would train playground/GuessNumber with trl", "--x", "1 2"]
+    assert "ulimit -n" in lacking
     for told in ("0.0002", "would serve playground/GuessNumber", "would make playground/GuessNumber", "\nsum [0] 9474"):
         assert told in printed.err
     assert list(tmp_path.iterdir()) == []

@@ -139,9 +139,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _guarded(words: list[str]) -> int:
     from orl_rollout.edge import interrupt
+    from orl_rollout.edge.descriptors import raise_limit
 
     from orl_launcher import cli
 
+    raise_limit()
     if isinstance(cast("object", sys.stdout), io.TextIOWrapper):
         cast("io.TextIOWrapper[Any]", sys.stdout).reconfigure(errors="replace")  # a terminal may lack bars and arrows
     for name, value in LIBRARY_DEFAULTS.items():

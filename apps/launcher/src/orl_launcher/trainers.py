@@ -99,6 +99,18 @@ def unread(config: RunConfig) -> Iterator[str]:
             yield f"{path} is not used: no trainer in this environment reads it{did_you_mean(name, sorted(readable))}"
 
 
+def lacking_descriptors(config: RunConfig) -> Iterator[str]:
+    """Yield a note if this process may not open the sockets of a step's rollouts."""
+    from orl_rollout.edge.descriptors import SOCKETS, raise_limit
+
+    trainer = config.trainer.with_defaults(find_trainer(str(config.trainer.backend)).defaults)
+    step = (trainer.rollout_batch_size or 1) * (trainer.n_samples or 1)
+    rollouts = min(step, sum(one.max_concurrency or step for one in config.environments.values()))
+    needed, most = round(SOCKETS * rollouts), raise_limit()
+    if needed > most:
+        yield f"{rollouts} rollouts open about {needed} sockets, of {most} at most: raise `ulimit -n`, or some wait"
+
+
 def plan_run(config: RunConfig, folder: Path, extra: tuple[str, ...] = (), python: str | None = None) -> Plan:
     """Let the adapter plan a run in `folder`.
 
@@ -117,7 +129,7 @@ def plan_run(config: RunConfig, folder: Path, extra: tuple[str, ...] = (), pytho
             python=python,
         )
     )
-    return structs.replace(plan, notes=(*plan.notes, *unread(config)))
+    return structs.replace(plan, notes=(*plan.notes, *unread(config), *lacking_descriptors(config)))
 
 
 def print_plan(plan: Plan) -> int:

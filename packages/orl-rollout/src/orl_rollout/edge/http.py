@@ -7,14 +7,16 @@ no other (law L6). Cookies are not kept. JSON is read within the same limits. Th
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from math import isfinite
 from typing import Any, Self
 
 import aiohttp
 from orl_core.errors import cut
 from yarl import URL
+
+from orl_rollout.edge.descriptors import until_free
 
 CONNECT_SECONDS = 10.0
 ERROR_BYTES = 1 << 16  # of an error's body; the rest of it is not read
@@ -87,10 +89,13 @@ class HttpClient:
         """Close all connections."""
         await self._http.close()
 
-    def request(
+    @asynccontextmanager
+    async def request(
         self, method: str, target: str, *, headers: Mapping[str, str], **options: Any
-    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+    ) -> AsyncGenerator[aiohttp.ClientResponse]:
         """Send one request. `target` is a path below `url`, or a whole URL; `options` are aiohttp's.
+
+        While this machine has no descriptor for its connection, it waits as `descriptors` says.
 
         Raises:
             ValueError: it leads to another origin.
@@ -99,7 +104,10 @@ class HttpClient:
         url = URL(f"{self.url}{target}" if below else target)
         if not below and _origin_of(target) != self._origin:
             raise ValueError(f"a request for {self._origin} leads to {url.scheme}://{url.host}: it is not sent")
-        return self._http.request(method, url, headers=headers, allow_redirects=False, **options)
+        async with await until_free(
+            lambda: self._http.request(method, url, headers=headers, allow_redirects=False, **options)
+        ) as response:
+            yield response
 
     def moved(self, response: aiohttp.ClientResponse) -> str:
         """Return the target of a 307 or 308 on the same origin; "" for all other answers."""

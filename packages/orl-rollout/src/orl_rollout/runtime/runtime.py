@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from msgspec import Struct, field, structs
 from orl_core.config import RunConfig
 from orl_core.config.limits import limits_of
-from orl_core.errors import ConfigError, OrlError, boundary
+from orl_core.errors import ConfigError, OrlError, RunAborted, boundary
 from orl_core.render import Renderer
 from orl_core.task import PLAIN, Task
 from orl_core.trajectory import RolloutSpec, StopReason, Trajectory
@@ -22,7 +22,7 @@ from orl_core.trajectory import RolloutSpec, StopReason, Trajectory
 from orl_rollout.edge.secrets import Scrubber, refuse_repeats, unset, unset_secrets
 from orl_rollout.episodes.journal import Journal
 from orl_rollout.logs import keep_out, logger_of
-from orl_rollout.loop.admission import AdaptiveLimiter, LimitedSession, Ticket
+from orl_rollout.loop.admission import AdaptiveLimiter, LimitedEngine, LimitedSession, Ticket
 from orl_rollout.loop.clock import Pause, give_up, never
 from orl_rollout.loop.engine import Engine
 from orl_rollout.loop.session import Session
@@ -110,8 +110,8 @@ class Runtime:
         configuration forbids it or a program plays. The journal keeps the first attempt as one that was replaced.
 
         Raises:
-            RunAborted: too many rollouts of the run end in ERROR, they cannot be recorded, or too many calls of the
-                reward function never came back.
+            RunAborted: too many rollouts of the run end in ERROR, they cannot be recorded, too many calls of the
+                reward function never came back, or one session alone finds no descriptor.
             ConfigError: the task belongs to an environment that the configuration does not name.
         """
         task = request.task
@@ -133,6 +133,8 @@ class Runtime:
             trajectory = await self._play(job, engine, ticket, stopped, pause)
         outcome = await self._judging.judge(trajectory, environment, step=request.step)
         outcome = structs.replace(self._check_rewarded(outcome), replayed=replayed)
+        if ticket.exhausted:
+            raise RunAborted(f"one session alone finds no descriptor: {trajectory.error}. Raise `ulimit -n`")
         self._breaker.saw(outcome.trajectory.error, lost_since=ticket.lost_since(trajectory.error))
         return outcome
 
@@ -174,7 +176,7 @@ class Runtime:
                             job,
                             session=limited,
                             renderer=self._renderer,
-                            engine=engine,
+                            engine=LimitedEngine(engine, ticket),
                             stopped=stopped,
                             pause=partial(ticket.lent, pause),
                         )

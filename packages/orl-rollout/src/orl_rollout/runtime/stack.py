@@ -19,6 +19,7 @@ from typing import Any
 from orl_core.config import RunConfig
 from orl_core.errors import OrlError, boundary, first_error
 
+from orl_rollout.edge.descriptors import raise_limit
 from orl_rollout.edge.files import write_new
 from orl_rollout.episodes.journal import Journal
 from orl_rollout.episodes.uploader import Uploader
@@ -46,6 +47,7 @@ class SharedState:
     """
 
     def __init__(self, config: RunConfig, checkpoint: str, folder: str | Path, group_size: int) -> None:
+        raise_limit()
         self.config = config
         self.tokenizer = open_tokenizer(config, checkpoint)
         self.renderer = open_renderer(config, self.tokenizer)
