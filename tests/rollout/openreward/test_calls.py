@@ -1,15 +1,20 @@
 """Calls on a real OpenReward server: what comes back whole, what is a fault, and that no tool is run twice."""
 
-from itertools import pairwise
+import json
+from itertools import cycle, pairwise
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from orl_core.errors import SessionError
+from orl_core.errors import SessionAnswerError, SessionError
 from orl_core.messages import FailureKind, ImageBlock, text_of
+from orl_rollout.edge.http import decode
 from orl_rollout.openreward import OpenRewardClient
+from orl_rollout.openreward.cut_json import CutJson
 from orl_rollout.openreward.sse import EventReader
+from orl_rollout.openreward.transport import ANSWER_BYTES
 from orl_rollout.openreward.wire import result_of
 from orl_testing import environments as envs
 
@@ -99,3 +104,79 @@ async def test_sessions_that_cannot_be_closed_are_one_warning(
                 await session.open(task_of(name, number))
                 await session.close()
     assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
+
+
+LONG = 'ä \\ " \u2028' * 600_000
+
+
+def streamed(reply: dict[str, Any]) -> type[Answering]:
+    """Return a server that answers calls with `reply` as the SDK's does, in small parts of an event stream."""
+    text = json.dumps(reply)
+    parts = "".join(f"event: chunk\ndata: {text[at : at + 4096]}\n\n" for at in range(0, len(text), 4096))
+    stream = f"event: task_id\ndata: 1\n\n{parts}event: end\ndata: \n\n".encode()
+
+    class Streaming(Answering):
+        answers = {"/call": (200, [(b"content-type", b"text/event-stream")], stream)}
+
+    return Streaming
+
+
+async def test_text_above_the_limit_is_cut_and_its_reward_kept(caplog: pytest.LogCaptureFixture):
+    output = {"blocks": [{"type": "text", "text": LONG}], "reward": 0.25, "metadata": {"a": "b"}, "finished": True}
+    with envs.serve(envs.Echo, wrap=streamed({"ok": True, "output": output})) as served:
+        async with Playing("Echo", served.url) as play:
+            for _ in range(2):
+                result = await play.call("echo", text="a")
+                assert (result.reward, result.finished, result.metadata) == (0.25, True, {"a": "b"})
+                assert ANSWER_BYTES // 8 < len(text_of(result.content)) < ANSWER_BYTES
+                assert LONG.startswith(text_of(result.content).rstrip("\ufffd"))
+    assert len([record for record in caplog.records if "/call" in record.getMessage()]) == 1
+
+
+async def test_image_above_the_limit_is_an_error():
+    body = b'{"ok": true, "output": {"blocks": [{"type": "image", "data": "%s"}]}}' % (
+        b"A" * (ANSWER_BYTES + (1 << 19))
+    )
+
+    class Large(Answering):
+        answers = {"/call": (200, [(b"content-type", b"application/json")], body)}
+
+    with envs.serve(envs.Echo, wrap=Large) as served:
+        async with Playing("Echo", served.url) as play:
+            with pytest.raises(SessionAnswerError, match="larger than"):
+                await play.call("echo", text="a")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["text", "error", "type", "texts", "\u20ac"]), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+def same(cut: object, whole: object, name: str = "") -> bool:
+    """Return whether `cut` is `whole`, but for texts, which may end earlier."""
+    if isinstance(whole, str) and isinstance(cut, str) and name == "text":
+        return whole.startswith(cut.rstrip("\ufffd"))
+    if isinstance(whole, dict) and isinstance(cut, dict):
+        return [*cut] == [*whole] and all(same(cut[key], whole[key], key) for key in whole)
+    if isinstance(whole, list) and isinstance(cut, list):
+        return len(cut) == len(whole) and all(map(same, cut, whole))
+    return type(cut) is type(whole) and cut == whole
+
+
+@given(JSON, st.booleans(), st.integers(0, 200), st.lists(st.integers(1, 9), min_size=1))
+def test_cut_json_differs_in_long_texts_alone(value: object, ascii_only: bool, most: int, sizes: list[int]):
+    data = json.dumps(value, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
+    cut, at = CutJson(most), 0
+    for size in cycle(sizes):
+        cut.feed(data[at : at + size])
+        at += size
+        if at >= len(data):
+            break
+    assert cut.is_cut is (cut.body != data)
+    assert not (cut.is_cut and len(data) <= most)
+    assert same(decode(cut.body), decode(data))

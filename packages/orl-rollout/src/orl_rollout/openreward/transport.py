@@ -31,14 +31,18 @@ from orl_rollout.edge.http import (
     too_large,
 )
 from orl_rollout.edge.retry import Waiting, retried
+from orl_rollout.logs import Sparing, logger_of
+from orl_rollout.openreward.cut_json import CutJson
 from orl_rollout.openreward.refusal_words import refusal_words
 from orl_rollout.openreward.sse import EventReader
 
 T = TypeVar("T")
+warnings = Sparing(logger_of(__name__))
 
-# Of an answer, or of a whole stream. JSON is decoded on the event loop. This much takes less than 0.1 s, or 0.2 s if
-# it is all small values. A thread would not help: one call of a decoder holds the interpreter's lock.
+# Of an answer. JSON is decoded on the event loop. This much takes less than 0.1 s, or 0.2 s if it is all small values.
+# A thread would not help: one call of a decoder holds the interpreter's lock.
 ANSWER_BYTES = 1 << 22
+HEARD_ANSWERS = 16  # so many times as much is read of a stream with a long text, which is cut
 HEARD_BYTES = 1 << 14  # of a stream; between two such parts the event loop runs other tasks
 SILENCE_SECONDS = 30.0  # after which a stream counts as broken: servers send something every ten seconds
 LINGER_SECONDS = 0.05  # between a stream's result and its end
@@ -142,22 +146,25 @@ class Channel:
     async def _hear(self, response: aiohttp.ClientResponse, body: dict[str, Any]) -> Any:
         if response.status >= 300 or response.content_type == "application/json":
             return await self._answer(response)
-        reader, result, size = EventReader(), bytearray(), 0
+        reader, result, size = EventReader(), CutJson(self._most), 0
         async for chunk in response.content.iter_chunked(HEARD_BYTES):
             await asyncio.sleep(0)  # without it, content that has arrived is read without a pause
             size += len(chunk)
-            if size > self._most:
-                raise too_large(self._most, result)
+            if size > HEARD_ANSWERS * self._most or len(result.body) > self._most + (1 << 18):
+                raise too_large(self._most, result.body)
             for event, data in reader.feed(chunk):
                 if event == "task_id":
                     body["task_id"] = data.decode("utf-8", "replace").strip()
                 elif event == "error":
                     raise RemoteFailure(data.decode("utf-8", "replace") or "it does not say why")
                 elif event in {"chunk", "end"}:
-                    result += data
+                    result.feed(data)
                 if event == "end":
                     await _finish(response)
-                    return decode(result)
+                    if result.is_cut:
+                        text = f"{response.url}: a text is longer than {self._most} bytes, and is cut there"
+                        warnings.warn(text, str(response.url))
+                    return decode(result.body)
         raise aiohttp.ClientPayloadError("the stream ended before its result")
 
     async def _answer(self, response: aiohttp.ClientResponse) -> Any:
