@@ -153,27 +153,54 @@ def test_unanswered_requests_count_for_nothing_and_fail(
 
 
 @pytest.mark.slow
-def test_interrupted_run_keeps_episodes_and_upload_files(tmp_path: Path, model: PreTrainedTokenizerFast) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_interrupted_run_keeps_episodes_and_its_summary(
+    tmp_path: Path, model: PreTrainedTokenizerFast, served: list[str], number: int
+) -> None:
     out = tmp_path / "runs" / "out"
     with engine(guessing(model)) as url:
         argv = words(tmp_path, url, "--samples", "100000", "--concurrency", "2", "--set", f"rollout.journal={tmp_path}")
-        with subprocess.Popen(
-            [sys.executable, "-c", "from orl_launcher.main import main; exit(main())", *argv]
-        ) as child:
+        command = [sys.executable, "-c", "from orl_launcher.main import main; exit(main())", *argv, *served]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
             try:
                 deadline = time.monotonic() + 60
                 while not (out.is_dir() and any(True for _ in read_journal(out))) and time.monotonic() < deadline:
                     time.sleep(0.1)
                 assert len(list(out.glob("sessions-*.jsonl"))) == 1
-                child.send_signal(signal.SIGINT)
-                assert child.wait(60) == 130
+                child.send_signal(number)
+                shown, _ = child.communicate(timeout=60)
+                assert child.returncode == 128 + number
             finally:
                 child.kill()
     assert not list(out.glob("sessions-*.jsonl"))
     assert any(True for _ in read_journal(out))
+    summary = read_record(out).summary
+    assert (summary["interrupted"], "error" in summary) == (True, False)
+    assert summary["rollouts"] > 0
+    assert "pass@1" in shown
     config = json.loads((out / "config.json").read_text(encoding="utf-8"))
     assert config["rollout"]["journal"] is None  # `orl upload` looks where the episodes are
     assert main(["show", str(out)]) == 0
+
+
+def test_errors_above_the_rate_fail_and_are_in_the_summary(capsys: Capture, model: PreTrainedTokenizerFast) -> None:
+    """Three of four rollouts: the reward function fails for all answers but one."""
+    answer = model.encode("42<|im_end|>", add_special_tokens=False)
+    rows = [{"prompt": f"{number} x 1?", "label": "42" if number == 42 else ""} for number in (1, 2, 3, 42)]
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    Path("picky_scores.py").write_text(
+        "def exact(trajectory):\n    return float(trajectory.job.task.task_spec['label'])\n", encoding="utf-8"
+    )
+    Path("rows.yaml").write_text(
+        "environments: {}\ntrainer: {task_data: rows.jsonl}\nreward: picky_scores:exact\n", encoding="utf-8"
+    )
+    with engine(lambda _ids, _params: answer) as url:
+        argv = ["rollout", "--config", "rows.yaml", "--engine", url, "--model", "model"]
+        assert main([*argv, "--name", "out"]) == 1
+        assert main([*argv, "--name", "more", "--set", "rollout.max_error_rate=0.75"]) == 0
+    assert "3 of 4 rollouts" in read_record(Path("runs/out")).summary["error"]
+    assert "error" not in read_record(Path("runs/more")).summary
+    assert "3 rollouts ended in ERROR" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from orl_core.errors import RunAborted
+from orl_rollout import logs
 from orl_rollout.runtime.circuit_breaker import BUGS, WINDOW, CircuitBreaker
 
 
@@ -86,3 +88,17 @@ def test_promise_13_answers_among_lost_rollouts_end_the_run():
         WINDOW // 2,
         f"{WINDOW} of the last {WINDOW} rollouts ended in ERROR; the latest: fault {WINDOW // 2}",
     )
+
+
+def test_lost_rollouts_above_one_half_are_said_once_a_minute(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    now = [0.0]
+    monkeypatch.setattr(logs, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    breaker = CircuitBreaker(max_error_rate=0.5, group_size=1, patience=600.0)
+    lost(breaker, 8, time.monotonic())  # while none succeeds, the wait for the server is said
+    for now[0] in (0.0, 59.0, 60.0):
+        lost(breaker, 1, time.monotonic())
+        breaker.saw("")
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [line.partition(" rollouts")[0] for line in said] == ["9 of the last 10", "11 of the last 13"]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from msgspec import Struct, structs
-from orl_core.errors import ConfigError
+from orl_core.errors import ConfigError, OrlError
 from orl_core.text import visible
 from orl_rollout.edge import interrupt
 from orl_rollout.edge.secrets import Scrubber
@@ -54,10 +54,18 @@ EXAMPLES = """\
 """
 
 
+class Played(Struct, frozen=True, kw_only=True):
+    """The part of a rollout that the summary needs. Its ids and texts are only in the journal."""
+
+    error: str
+    stats: RolloutStats
+
+
 class RolloutPlan(Struct, frozen=True, kw_only=True):
     """The rollouts to play: `samples` of each task, `concurrency` at once, written to `folder`.
 
-    `config` can reach every environment; `original` is the configuration before that, which is written down.
+    `config` can reach every environment; `original` is the configuration before that, which is written down. `played`
+    gets each rollout that ended.
     """
 
     config: RunConfig
@@ -66,13 +74,7 @@ class RolloutPlan(Struct, frozen=True, kw_only=True):
     samples: int
     concurrency: int
     folder: Path
-
-
-class Played(Struct, frozen=True, kw_only=True):
-    """The part of a rollout that the summary needs. Its ids and texts are only in the journal."""
-
-    error: str
-    stats: RolloutStats
+    played: list[Played] = []
 
 
 def parser() -> cli.Parser:
@@ -100,15 +102,15 @@ def parser() -> cli.Parser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Play the tasks, and print the metrics. The exit code is a failure if every rollout ended in ERROR."""
+    """Play the tasks, and print the metrics. The exit code is a failure above `max_error_rate`, and if all failed."""
     with for_people(arguments):
-        report = _rollout(arguments)
+        report, fault = _rollout(arguments)
     if arguments.json:
         print_json(report)
-    return cli.EXIT_FAILED if report.errors == report.rollouts else 0
+    return cli.EXIT_FAILED if fault else 0
 
 
-def _rollout(arguments: argparse.Namespace) -> RolloutReport:
+def _rollout(arguments: argparse.Namespace) -> tuple[RolloutReport, str]:
     from orl_rollout.results.reward_function import load_reward
     from orl_rollout.runtime.player import load_player
 
@@ -141,8 +143,16 @@ def _rollout(arguments: argparse.Namespace) -> RolloutReport:
         )
         interrupt.run(record_versions(reachable, folder))
         cli.console().print(f"rollouts {folder}", style="bold", soft_wrap=True)
-        played = interrupt.run(_against(arguments.engine, plan)) if arguments.engine else _in_process(plan)
-    return _conclude(config, played, folder)
+        fault = ""
+        try:
+            _ = interrupt.run(_against(arguments.engine, plan)) if arguments.engine else _in_process(plan)
+        except OrlError as exc:
+            fault = str(exc)
+            raise
+        finally:
+            with interrupt.held():  # a signal, too, keeps what was played
+                concluded = _conclude(config, [*plan.played], folder, fault)
+    return concluded
 
 
 def _tasks(config: RunConfig, folder: Path, arguments: argparse.Namespace, original: Path | None) -> tuple[Task, ...]:
@@ -208,7 +218,7 @@ async def play_all(
     from orl_rollout.runtime.stack import run_all
 
     sampling = {"temperature": plan.config.eval.temperature, "top_p": plan.config.eval.top_p}
-    played: list[Played] = []
+    played = plan.played
     total = len(plan.tasks) * plan.samples
     show(0, total, "rollouts")
 
@@ -233,8 +243,8 @@ def _words(played: Sequence[Played], total: int) -> str:
     return "  ".join(words)
 
 
-def _conclude(config: RunConfig, played: Sequence[Played], folder: Path) -> RolloutReport:
-    """Print and write the metrics."""
+def _conclude(config: RunConfig, played: Sequence[Played], folder: Path, fault: str) -> tuple[RolloutReport, str]:
+    """Print and write the metrics. `fault` says why no more was played. Return why the command failed, too."""
     metrics = evaluation_metrics(one.stats for one in played)
     console = cli.console()
     agents = agents_table([MetricsRow(step=0, kind="eval", metrics=metrics)])
@@ -243,14 +253,16 @@ def _conclude(config: RunConfig, played: Sequence[Played], folder: Path) -> Roll
             console.print(table)
     append(folder / "metrics.jsonl", "eval", 0, metrics, seconds=0.0)
     errors = [one.error for one in played if one.error]
-    latest = visible(" ".join(Scrubber.of(config).scrub(errors[-1]).split())) if errors else ""
-    failed = 0 < len(errors) == len(played)
-    note_end(config, folder, f"all rollouts ended in ERROR, the latest: {latest}" if failed else "")
+    latest, fault = (visible(" ".join(Scrubber.of(config).scrub(text).split())) for text in (["", *errors][-1], fault))
+    if errors and len(errors) > min(config.rollout.max_error_rate * len(played), len(played) - 1):
+        fault = fault or f"{len(errors)} of {len(played)} rollouts ended in ERROR, the latest: {latest}"
+    note_end(config, folder, fault)
     if errors:
         console.print(
             f"{len(errors)} rollouts ended in ERROR and do not count. The latest error: {latest}", soft_wrap=True
         )
     console.print(f"{len(played)} episodes. To show them: {invocation()} show {folder}", soft_wrap=True)
-    return RolloutReport(
+    report = RolloutReport(
         folder=str(folder), rollouts=len(played), errors=len(errors), latest_error=latest, metrics=metrics
     )
+    return report, fault

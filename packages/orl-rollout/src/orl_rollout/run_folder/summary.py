@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType, structs
 from orl_core.errors import OrlError, boundary
 
+from orl_rollout.edge import interrupt
 from orl_rollout.edge.files import replace, write_new
 from orl_rollout.logs import logger_of
 from orl_rollout.run_folder.metrics_log import MetricsRow, mean, read
@@ -118,9 +119,10 @@ class SummaryFile:
 
 
 def note_end(config: RunConfig, folder: Path, error: str) -> None:
-    """Write that rollouts without training came to their end; `error` is empty unless all of them failed."""
+    """Write how rollouts without training ended. `error` is empty unless too many failed, or a fault ended them."""
     summary = Summary.of(config, read(folder / "metrics.jsonl"))
-    replace(folder / "summary.json", structs.replace(summary, error=error or UNSET).encode())
+    ending = structs.replace(summary, error=error or UNSET, interrupted=interrupt.received() or UNSET)
+    replace(folder / "summary.json", ending.encode())
 
 
 def note_interruption(config: RunConfig, folder: Path) -> None:

@@ -2,7 +2,8 @@
 
 Without it, a dead environment would silently train on nothing, whatever filter went on sampling. A server that restarts
 loses a whole batch at once, and the run is healthy: rollouts lost with their server end the run only if none succeeds
-for the patience. One for each process, shared by its event loops, hence the lock.
+for the patience. If they are more than half, a line a minute says so. One for each process, shared by its event loops,
+hence the lock.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from collections import deque
 
 from orl_core.config import RolloutConfig
 from orl_core.errors import RunAborted
+
+from orl_rollout.logs import Sparing, logger_of
 
 BUGS = 3  # of ours, after which a run is ended
 WINDOW = 64  # rollouts at least, before the rate of errors says anything
@@ -29,6 +32,7 @@ class CircuitBreaker:
         self._succeeded = -math.inf
         self._away_since = math.inf  # no rollout has succeeded after that
         self._bugs = 0
+        self._warnings = Sparing(logger_of("orl"))
         self._lock = threading.Lock()
 
     def saw(self, error: str, *, lost_since: float | None = None) -> None:
@@ -47,9 +51,11 @@ class CircuitBreaker:
             elif lost_since is not None:
                 self._away_since = min(self._away_since, max(self._succeeded, lost_since))
             lasts = now - self._away_since >= self._patience
-            errors = [text for text, _ in self._recent if text]
-            counted = len(errors) if lasts else sum(bool(text) and not lost for text, lost in self._recent)
+            errors, lost = [text for text, _ in self._recent if text], sum(lost for _, lost in self._recent)
+            counted = len(errors) - lost * (not lasts)
             recent, full = len(self._recent), len(self._recent) == self._recent.maxlen
+        if len(errors) < recent < 2 * lost:
+            self._warnings.warn(f"{lost} of the last {recent} rollouts were lost with their server: {errors[-1]}")
         if full and counted > self._max_error_rate * recent:
             raise RunAborted(f"{len(errors)} of the last {recent} rollouts ended in ERROR; the latest: {errors[-1]}")
 
