@@ -1,7 +1,7 @@
 """JSON of bounded size from parts: what is too long of its texts is left out, and the rest can be read.
 
-The reward of a call follows its text, so an answer cannot be cut where it is too long. Only strings named `text` are
-cut, which a model reads: half an image is of no use. Pure: no transport.
+The reward of a call follows its text, so an answer that is too long cannot be cut at its end. Only strings named
+`text` are cut, which a model reads: half an image is of no use. Pure: no transport.
 """
 
 from __future__ import annotations
