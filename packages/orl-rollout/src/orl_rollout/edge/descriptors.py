@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import resource
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import TypeVar
 
@@ -23,10 +24,11 @@ WAITING: ContextVar[Callable[[], Waiting] | None] = ContextVar("WAITING", defaul
 
 
 def raise_limit() -> int:
-    """Raise the soft limit to the hard one, and return it."""
+    """Raise the soft limit to the hard one, if the machine allows it. Return the limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, MOST), hard))
-    return min(hard, MOST)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, MOST), hard))
+    return min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], MOST)
 
 
 def none_left(fault: BaseException | None) -> bool:
