@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openreward.environments import ToolOutput, tool
 from orl_launcher import trainers
 from orl_launcher.commands import train
 from orl_launcher.main import main
 from orl_rollout.run_folder.config_file import read_object
 from orl_testing.environments import serve
-from orl_testing.environments.base import Gallery
+from orl_testing.environments.base import Gallery, output
 
 from tests.launcher import adapters
 
@@ -27,6 +28,10 @@ class OneList(Gallery):
     def list_tasks(cls, split: str) -> list[dict[str, Any]]:
         del split
         return [{"number": number} for number in range(4)]
+
+    @tool
+    async def finish(self) -> ToolOutput:
+        return output("done", finished=True)
 
 
 @pytest.fixture

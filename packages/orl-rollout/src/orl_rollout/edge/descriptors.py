@@ -25,10 +25,14 @@ WAITING: ContextVar[Callable[[], Waiting] | None] = ContextVar("WAITING", defaul
 
 def raise_limit() -> int:
     """Raise the soft limit to the hard one, if the machine allows it. Return the limit."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
+    if soft == resource.RLIM_INFINITY or soft >= most:
+        return MOST if soft == resource.RLIM_INFINITY else soft
     with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, MOST), hard))
-    return min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], MOST)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        return most
+    return soft
 
 
 def none_left(fault: BaseException | None) -> bool:
