@@ -25,6 +25,7 @@ LINES = [
 ]
 SHORT = {
     "init": [],
+    "doctor": [],
     "warm-start": ["--steps", "2"],
     "train-local": [
         "--num-rollout",
@@ -62,7 +63,7 @@ def test_commands_teach_and_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     names: dict[str, Any] = {"__name__": "stones"}
     exec(compile(CODE, "stones.py", "exec"), names)
     commands = [shlex.split(line)[1:] for line in LINES if line.startswith("just ")]
-    assert [words[0] for words in commands][:3] == ["init", "warm-start", "train-local"]
+    assert [words[0] for words in commands][:4] == ["init", "doctor", "warm-start", "train-local"]
     with serve(names["Stones"]) as served:
         for recipe, *words in commands:
             command = {"train-local": ["train", "trl"]}.get(recipe, [recipe])

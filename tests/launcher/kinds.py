@@ -59,7 +59,7 @@ class Exam(Environment):
     @classmethod
     def list_tasks(cls, split: str) -> list[dict[str, Any]]:
         """A long text with a number to find."""
-        return [{"number": number} for number in range(cls.sizes[split])]
+        return [{"number": number, "split": split} for number in range(cls.sizes[split])]
 
     def get_prompt(self) -> list[TextBlock]:
         """The text."""

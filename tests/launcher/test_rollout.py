@@ -66,7 +66,7 @@ def test_tasks_are_played_against_an_engine_and_measured(capsys: Capture, tmp_pa
     assert json.loads((out / "config.json").read_text())["trainer"]["model"] == str(run / "checkpoint")
     assert read_record(out).finished
     assert read_record(out).summary["rollouts"] == 12
-    assert "pass@1" in shown
+    assert "episodes. To show them" in shown
     assert "pass@2" in shown
     assert (out / "tokenizer.json").is_file()
     entries = list(read_journal(out))
@@ -177,7 +177,7 @@ def test_interrupted_run_keeps_episodes_and_its_summary(
     summary = read_record(out).summary
     assert (summary["interrupted"], "error" in summary) == (True, False)
     assert summary["rollouts"] > 0
-    assert "pass@1" in shown
+    assert "episodes. To show them" in shown
     config = json.loads((out / "config.json").read_text(encoding="utf-8"))
     assert config["rollout"]["journal"] is None  # `orl upload` looks where the episodes are
     assert main(["show", str(out)]) == 0

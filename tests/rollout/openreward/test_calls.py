@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from orl_core.errors import SessionAnswerError, SessionError
 from orl_core.messages import FailureKind, ImageBlock, text_of
 from orl_rollout.edge.http import decode
-from orl_rollout.openreward import OpenRewardClient
+from orl_rollout.logs import Sparing
+from orl_rollout.openreward import OpenRewardClient, session
 from orl_rollout.openreward.cut_json import CutJson
 from orl_rollout.openreward.sse import EventReader
 from orl_rollout.openreward.transport import ANSWER_BYTES
@@ -92,17 +93,19 @@ def test_events_are_the_same_however_the_stream_is_cut(data, cuts):
 
 @pytest.mark.parametrize(("name", "status", "seconds"), [("Echo", 401, 10.0), ("Indented", 503, 0.001)])
 async def test_sessions_that_cannot_be_closed_are_one_warning(
-    name: str, status: int, seconds: float, caplog: pytest.LogCaptureFixture
+    name: str, status: int, seconds: float, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(session, "warnings", Sparing(session.logger))  # others warned of this environment
+
     class Odd(Answering):
         answers = {"/delete": (status, [], b""), "/delete_session": (status, [], b"")}
 
     with envs.serve(envs.Echo, envs.Indented, wrap=Odd) as served:
         async with OpenRewardClient(config_of(name, served.url, call_timeout=seconds)) as client:
             for number in range(3):
-                session = client.session(task_of(name, number))
-                await session.open(task_of(name, number))
-                await session.close()
+                opened = client.session(task_of(name, number))
+                await opened.open(task_of(name, number))
+                await opened.close()
     assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
 
 
