@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import pydoc
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, cast
 
 import orl_core
 import orl_rollout
@@ -60,6 +60,22 @@ def test_argument_of_another_type_is_refused_by_name(function: str, given: tuple
 def test_member_of_another_type_is_refused_by_its_place(call: Any, named: str):
     with pytest.raises(TypeError, match=named):
         call()
+
+
+def test_any_iterable_of_members_is_taken():
+    tools, nothing = cast("Any", {"look": LOOK}), cast("Any", None)
+    opening, once = [text_message("user", "a")], cast("Any", iter)
+    assert orl_core.parse("a", tools=tools.values()) == orl_core.parse("a", tools=once([LOOK]))
+    assert orl_core.parse("a", tools=nothing) == orl_core.parse("a")
+    assert orl_core.format_tools(tools.values()) == orl_core.format_tools([LOOK])
+    assert renderer_of().open(once(opening), once([LOOK])) == renderer_of().open(opening, [LOOK])
+    assert renderer_of().parse((1,), tools.values()) == renderer_of().parse((1,), nothing)
+
+
+@pytest.mark.parametrize("wrong", ["look", b"look", {"look": LOOK}, [None]])
+def test_text_mapping_or_none_among_the_members_is_refused(wrong: Any):
+    with pytest.raises(TypeError, match=r"`tools(\[0\])?` "):
+        orl_core.parse("a", tools=wrong)
 
 
 @pytest.mark.parametrize("package", [orl_core, orl_rollout])

@@ -14,9 +14,9 @@ cancellation is a `BaseException` and passes through `boundary`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, AnyStr
+from typing import TYPE_CHECKING, Any, AnyStr
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -117,15 +117,17 @@ def expect(kind: type | UnionType, name: str, value: object, advice: str = "") -
         raise TypeError(f"`{name}` is of type {type(value).__name__}. Give a {wanted}{advice}")
 
 
-def expect_each(kind: type | UnionType, name: str, values: Sequence[object], advice: str = "") -> None:
-    """Refuse a sequence with a member of another type, by its place.
+def expect_each(kind: type | UnionType, name: str, values: Iterable[object], advice: str = "") -> tuple[Any, ...]:
+    """Return the members of an iterable; refuse one of another type, by its place.
 
     Raises:
-        TypeError: `values` is no sequence, or one of them is no `kind`.
+        TypeError: `values` is no iterable, a text or a mapping, or one of them is no `kind`.
     """
-    expect(Sequence, name, values)
-    for place, value in enumerate(values):
+    expect(list if issubclass(type(values), str | bytes | Mapping) else Iterable, name, values, advice)
+    members = tuple(values)
+    for place, value in enumerate(members):
         expect(kind, f"{name}[{place}]", value, advice)
+    return members
 
 
 def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -143,8 +143,8 @@ def text_of(content: tuple[Block, ...]) -> str:
     Raises:
         TypeError: it holds something else than blocks; a plain text does.
     """
-    expect_each(Block, "content", content, ", or make the message with text_message")
-    return "\n".join(block.text for block in content if isinstance(block, TextBlock))
+    blocks = expect_each(Block, "content", content, ", or make the message with text_message")
+    return "\n".join(block.text for block in blocks if isinstance(block, TextBlock))
 
 
 def text_message(role: Role, text: str, *, name: str = "") -> Message:

@@ -114,7 +114,7 @@ class Renderer:
         Raises:
             RenderError: an image, a conversation that the template cannot express, or law L4 cannot be kept.
         """
-        expect_each(Message, "messages", messages)
+        messages, tools = expect_each(Message, "messages", messages), expect_each(ToolSpec, "tools", tools)
         if not self.certificate.system_messages and any(message.role == "system" for message in messages):
             raise RenderError("after a system message this chat template renders results otherwise: put it elsewhere")
         if not self.certificate.without_tools and not tools:
@@ -155,7 +155,7 @@ class Renderer:
             RenderError: an image, a role that cannot follow an action, messages that do not fit this one, or a shape
                 that the template cannot express.
         """
-        expect_each(Message, "messages", messages, _AS_MESSAGE)
+        messages = expect_each(Message, "messages", messages, _AS_MESSAGE)
         roles: Roles = tuple(message.role for message in messages)
         if not roles or not self._boundary.follows.issuperset(roles):
             refused, can = ", ".join(roles) or "nothing", " and ".join(sorted(self._boundary.follows))
@@ -219,7 +219,7 @@ class Renderer:
 
         The stop token at the end counts with the part that it follows.
         """
-        expect_each(ToolSpec, "tools", tools)
+        tools = expect_each(ToolSpec, "tools", tools or ())
         stopped = bool(ids) and ids[-1] in self._tokenizer.stop_ids
         action_ids = ids[:-1] if stopped else ids
         action, spans = self._calls.read(action_ids, tools, reasoning_opened=self._opens(after))

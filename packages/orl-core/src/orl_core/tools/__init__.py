@@ -114,7 +114,7 @@ def parse(
         TypeError: `text` is no text, such as the None of a reply without content, or a tool is no ToolSpec.
     """
     expect(str, "text", text, ', "" for a reply without content')
-    expect_each(ToolSpec, "tools", tools)
+    tools = expect_each(ToolSpec, "tools", tools or ())
     name = tool_format(format)
     end = next((end for end in _TURN_ENDS if text.endswith(end)), "")
     marked = mark(clean(text.removesuffix(end)), delimiters(name))

@@ -17,23 +17,21 @@ if TYPE_CHECKING:
 
 def for_chat_template(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
     """Return the tools as chat templates expect them: one `{"type": "function", "function": {…}}` each."""
-    expect_each(ToolSpec, "tools", tools)
     return [
         {
             "type": "function",
             "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
         }
-        for tool in tools
+        for tool in expect_each(ToolSpec, "tools", tools)
     ]
 
 
 def for_system_prompt(tools: Sequence[ToolSpec]) -> str:
     """Return the tools as text, one JSON object a line, in the form of the OpenReward cookbook."""
-    expect_each(ToolSpec, "tools", tools)
     return "\n".join(
         json.dumps(
             {"name": tool.name, "arguments_schema": tool.parameters, "description": tool.description},
             ensure_ascii=False,
         )
-        for tool in tools
+        for tool in expect_each(ToolSpec, "tools", tools)
     )
