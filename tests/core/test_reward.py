@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from orl_core.config import GroupRewardConfig
-from orl_core.reward import group_advantages, group_rewards, reduce_reward, reduce_rewards
+from orl_core.reward import group_advantages, group_rewards, reaches, reduce_reward, reduce_rewards
 from orl_core.trajectory import StopReason
 
 from tests.kit.strategies import finite, modest
@@ -60,6 +60,13 @@ def test_reduce_reward_is_total_finite_and_bounded(rewards: list[float | None], 
     assert math.isfinite(reduce_reward(played(rewards), environment(reward_reduction=reduction)))
     clamped = reduce_reward(played(rewards), environment(reward_reduction=reduction, min_reward=-1, max_reward=1))
     assert -1 <= clamped <= 1
+
+
+@pytest.mark.parametrize("least", [1e-9, 1.0, -1.0, 1e9])
+def test_reward_reaches_another_to_within_a_share_of_it(least: float):
+    assert reaches(least - 1e-12 * abs(least), least)
+    assert not reaches(least - 1e-6 * abs(least), least)
+    assert reaches(0.0, least) == (least < 0)
 
 
 def test_reduce_rewards_says_what_it_does():

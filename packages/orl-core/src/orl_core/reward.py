@@ -101,8 +101,8 @@ def reduce_reward(trajectory: Trajectory, config: EnvironmentConfig) -> float:
 
 
 def reaches(reward: float, least: float) -> bool:
-    """Return whether `reward` is at least `least`, to within 1e-9."""
-    return reward >= least - _TOLERANCE
+    """Return whether `reward` is at least `least`, to within 1e-9 of it."""
+    return reward >= least - _TOLERANCE * abs(least)
 
 
 def group_rewards(rewards: Sequence[float], scores: Sequence[float | None], config: GroupRewardConfig) -> list[float]:
