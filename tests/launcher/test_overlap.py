@@ -57,6 +57,11 @@ def test_prepare_refuses_overlap_and_keeps_old_file(config: str, tmp_path: Path)
     assert output.read_text("utf-8") == "old"
 
 
+def test_tasks_that_a_run_would_evaluate_are_compared(capsys: pytest.CaptureFixture[str], config: str) -> None:
+    assert main(["prepare", "--config", config, "--set", "eval.max_tasks=1"]) == 1
+    assert "1 of 1 held-out tasks" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("given", [False, True])
 def test_run_with_overlap_does_not_start(capsys: pytest.CaptureFixture[str], config: str, given: bool) -> None:
     if given:

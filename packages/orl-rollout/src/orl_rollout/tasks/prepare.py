@@ -10,6 +10,7 @@ import heapq
 import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
 from msgspec import Struct, structs
@@ -22,7 +23,7 @@ from orl_rollout.edge.files import replace
 from orl_rollout.edge.secrets import Scrubber
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.listing import TaskListing, list_tasks, open_listing
-from orl_rollout.tasks.file import overlap, trained_tasks
+from orl_rollout.tasks.file import overlap, read_tasks, trained_tasks
 from orl_rollout.tasks.selection import Selection, select
 
 MOST_TASKS = 10_000_000  # in a file
@@ -89,7 +90,8 @@ async def prepare(
                 before = len(rows)
                 duplicates += await _draw(client, selection, share, rows, seed)
                 counts[selection.listing.env_name] += len(rows) - before
-            await _refuse_overlap(client, splits, rows.values())
+            if [*splits] == [TRAINING]:
+                await _refuse_overlap(config, rows.values())
             order = [*rows.values()]
             random.Random(str(seed)).shuffle(order)  # noqa: S311 - no secret is drawn
             replace(output, b"".join(order))
@@ -97,14 +99,14 @@ async def prepare(
         return PreparedTasks(counts=counts, duplicates=duplicates, skipped=skipped)
 
 
-async def _refuse_overlap(client: OpenRewardClient, splits: Sequence[str], rows: Iterable[bytes]) -> None:
-    """Refuse `rows` that are also held out, by the whole listing of what is held out, if they are those to train on."""
-    if [*splits] != [TRAINING] or client.config.eval.allow_overlap:
+async def _refuse_overlap(config: RunConfig, rows: Iterable[bytes]) -> None:
+    """Refuse `rows` to train on that a run would also evaluate."""
+    if config.eval.allow_overlap or not any(one.eval_splits for one in config.environments.values()):
         return
-    environments = client.config.environments.items()
-    named = [(name, split) for name, one in environments for split in one.eval_splits]
-    held_out = [task for one in named async for task in list_tasks(client, await open_listing(client, *one))]
-    overlap(client.config, trained_tasks(rows), held_out)
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "held-out.jsonl")
+        await prepare(config, path, max_tasks=config.eval.max_tasks, seed=config.trainer.seed, splits=(HELD_OUT,))
+        overlap(config, trained_tasks(rows), read_tasks(path, config))
 
 
 def splits_of(environment: EnvironmentConfig, chosen: Sequence[str]) -> list[str]:
