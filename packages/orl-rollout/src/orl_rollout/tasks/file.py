@@ -6,6 +6,7 @@ Files of `orl prepare` and of the OpenReward cookbook are read. The cookbook wri
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -51,12 +52,15 @@ def overlap(config: RunConfig, trained: Iterable[Task], held_out: Iterable[Task]
     Raises:
         ConfigError: there are some, and `eval.allow_overlap` is false.
     """
-    kept = {task.content for task in held_out}
-    both = kept.intersection(task.content for task in trained)
+    kept = {task.content: task.key for task in held_out}
+    both = [kept[content] for content in dict.fromkeys(task.content for task in trained) if content in kept]
     if both and not config.eval.allow_overlap:
+        counts = Counter(key.rpartition("/")[0] for key in both)
+        where = ", ".join(f"{count} in {name}" for name, count in counts.items())
         raise ConfigError(
-            f"{len(both)} of {len(kept)} held-out tasks are also trained on. Name other `eval_splits`, or set "
-            "`eval.allow_overlap: true`"
+            f"{len(both)} of {len(kept)} held-out tasks are also trained on: {where}, such as {both[0]}. Name other "
+            "`eval_splits`, or set `eval.allow_overlap: true`, also where tasks only look equal, because a session "
+            "chooses what their specifications leave open"
         )
     return len(both)
 
