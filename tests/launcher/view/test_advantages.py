@@ -19,9 +19,9 @@ from tests.launcher.synthetic import make_run
 from tests.launcher.view.runs import TOKEN, viewed
 
 
-def tree(trainer: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
+def tree(trainer: dict[str, Any] | None = None, size: int | None = 2, **fields: Any) -> dict[str, Any]:
     sums = {"a/b": {"reward_reduction": "sum"}}
-    return config_of(**{"trainer": trainer or {}, "environments": sums, **fields}).public()
+    return config_of(**{"trainer": {"n_samples": size, **(trainer or {})}, "environments": sums, **fields}).public()
 
 
 def group(*rewards: float, turns: int = 1, step: int = 1) -> list[Entry]:
@@ -37,7 +37,7 @@ def test_advantages_are_those_of_the_trainers() -> None:
     entries[3] = structs.replace(entries[3], trajectory=broken)
     trains = [True, True, True, False]
     expected = group_advantages(rewards, [0] * 4, range(4), trains, center=True, scale=True)
-    assert advantages_of(tree(), entries) == [[value] * 2 for value in expected]
+    assert advantages_of(tree(size=4), entries) == [[value] * 2 for value in expected]
     assert expected[3] == 0.0 < expected[0]
 
 
@@ -59,6 +59,9 @@ def test_equal_rewards_have_no_advantage() -> None:
         tree({"advantage_estimator": "reinforce_plus_plus_baseline"}),
         tree({"advantage_estimator": "one-of-mine"}),
         tree({"n_samples": 16}),
+        tree(size=None),
+        tree({"backend": "trl"}, size=None),
+        tree({"backend": "not-here"}, size=None),
         tree({"flags": {"--scale-rewards": "batch"}}),
         tree({"flags": {"--disable-rewards-normalization": True}}),
         tree(group_reward={"mode": "blend"}),
@@ -67,6 +70,10 @@ def test_equal_rewards_have_no_advantage() -> None:
 )
 def test_other_advantages_are_not_guessed(config: dict[str, Any]) -> None:
     assert advantages_of(config, group(1.0, 0.0)) == []
+
+
+def test_size_of_a_group_may_be_the_default_of_the_trainer() -> None:
+    assert advantages_of(tree({"backend": "trl"}, size=None), group(*[1.0] * 16)) == [[0.0]] * 16
 
 
 @pytest.mark.parametrize(("number", "role", "told"), [(7, "i", 2), (30, "t", 0), (70, "t", 0)])

@@ -17,6 +17,8 @@ from orl_core.reward import group_advantages, turn_advantages
 from orl_core.turns import returns_to_go, turns_of
 from orl_rollout.episodes.journal import Entry
 
+from orl_launcher.trainers import find_trainer, installed
+
 
 def advantages_of(config: dict[str, Any], group: Sequence[Entry]) -> list[list[float]]:
     """Return the advantages of the actions of each rollout of `group`, all those of one task in one step.
@@ -30,7 +32,9 @@ def advantages_of(config: dict[str, Any], group: Sequence[Entry]) -> list[list[f
         return []
     size, flags = len(group), str(run.trainer.flags)
     changed = estimator.whiten or run.group_reward.mode != "off" or "rewards" in flags or "grpo-std" in flags
-    if changed or run.trainer.n_samples not in (None, size):
+    backend = str(run.trainer.backend)
+    trainer = run.trainer.with_defaults(find_trainer(backend).defaults) if backend in installed() else run.trainer
+    if changed or trainer.n_samples != size:
         return []
     rewards = [entry.reward for entry in group]
     data = [to_data(entry.trajectory, reward=entry.reward) for entry in group]
