@@ -10,6 +10,7 @@ from msgspec import structs
 from orl_core.reward import group_advantages, turn_advantages
 from orl_core.trajectory import StopReason
 from orl_launcher.view.advantages import advantages_of
+from orl_launcher.view.index import Index
 from orl_rollout.episodes.frames import frame
 from orl_rollout.episodes.journal import Entry, encode_entry
 
@@ -94,3 +95,25 @@ async def test_pages_grey_what_has_no_advantage(tmp_path: Path, number: int, rol
         shown = {name: outline.classes[name] - 1 for name in "ti"}  # the legend has one of each
         assert min(shown.values()) == 0 < shown[role]
     assert ("advantage 0.968" in pages[0], ">-0.968<" in pages[1]) == ((True, True) if number == 70 else (False, False))
+
+
+@pytest.mark.parametrize(("members", "read"), [(16, 17), (40, 1), (70, 1)])
+async def test_page_reads_a_group_only_to_compare_it(tmp_path: Path, members: int, read: int) -> None:
+    folder, numbers = make_run(tmp_path / "runs" / "trl", steps=2), list[int]()
+    if members == 70:
+        config = (folder / "config.json").read_text("utf-8")
+        (folder / "config.json").write_text(config.replace('"n_samples":16', '"n_samples":70'), "utf-8")
+    with (folder / "journal-9.jsonl.zst").open("wb") as file:
+        for entry in group(*[1.0] * members):
+            file.write(frame(encode_entry(entry)))
+    whole = Index.entry
+
+    def counted(index: Index, number: int) -> Entry | None:
+        numbers.append(number)
+        return whole(index, number)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Index, "entry", counted)
+        async with viewed(tmp_path / "runs", tmp_path / "cache") as client:
+            assert (await client.get(f"/{TOKEN}/run/trl/episode/8")).status == 200
+    assert len(numbers) == read

@@ -9,33 +9,45 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from orl_core.config import decode_config
+from orl_core.config import RunConfig, decode_config
 from orl_core.datum import to_data
 from orl_core.errors import ConfigError
-from orl_core.estimators import estimator_named
+from orl_core.estimators import Estimator, estimator_named
 from orl_core.reward import group_advantages, turn_advantages
 from orl_core.turns import returns_to_go, turns_of
 from orl_rollout.episodes.journal import Entry
 
 from orl_launcher.trainers import find_trainer, installed
 
+LARGEST = 64  # rollouts of a group that a page reads
 
-def advantages_of(config: dict[str, Any], group: Sequence[Entry]) -> list[list[float]]:
-    """Return the advantages of the actions of each rollout of `group`, all those of one task in one step.
 
-    There are none if the group is not whole, or if more than its rewards makes its advantages.
+def compared(config: dict[str, Any], size: int) -> tuple[RunConfig, Estimator] | None:
+    """Return what makes the advantages of a group of `size` rollouts, if it is their rewards alone.
+
+    None if the group is not whole, or too large for a page.
     """
     try:
         run = decode_config(config, "config.json")
         estimator = estimator_named(run.trainer.advantage_estimator or "grpo")
     except ConfigError:
-        return []
-    size, flags = len(group), str(run.trainer.flags)
+        return None
+    flags = str(run.trainer.flags)
     changed = estimator.whiten or run.group_reward.mode != "off" or "rewards" in flags or "grpo-std" in flags
     backend = str(run.trainer.backend)
     trainer = run.trainer.with_defaults(find_trainer(backend).defaults) if backend in installed() else run.trainer
-    if changed or trainer.n_samples != size:
+    return None if changed or trainer.n_samples != size or size > LARGEST else (run, estimator)
+
+
+def advantages_of(config: dict[str, Any], group: Sequence[Entry]) -> list[list[float]]:
+    """Return the advantages of the actions of each rollout of `group`, all those of one task in one step.
+
+    There are none if `compared` finds none.
+    """
+    size = len(group)
+    if (rule := compared(config, size)) is None:
         return []
+    run, estimator = rule
     rewards = [entry.reward for entry in group]
     data = [to_data(entry.trajectory, reward=entry.reward) for entry in group]
     trains = [any(any(datum.loss_mask) for datum in own) for own in data]

@@ -188,7 +188,7 @@ class Index:
         return next(iter(self._rows("number = ?", number)), None)
 
     def group(self, row: EpisodeRow, most: int = GROUP) -> list[EpisodeRow]:
-        """Return the rollouts of the same task in the same step, the first `most`, or all if that is negative."""
+        """Return the rollouts of the same task in the same step, the first `most`."""
         same = "task = ? AND step IS ? AND evaluation = ?"
         return self._rows(f"{same} ORDER BY number LIMIT {most}", row.task, row.step, row.evaluation)
 

@@ -12,7 +12,7 @@ from orl_rollout.run_folder.metrics_log import Kind
 from orl_rollout.run_folder.record import Record, has_journal, running_mean
 
 from orl_launcher.reports import EpisodeRow
-from orl_launcher.view.advantages import advantages_of
+from orl_launcher.view.advantages import LARGEST, advantages_of, compared
 from orl_launcher.view.catalog import Catalog, last_change, state_of
 from orl_launcher.view.curves import CHARTS, EXACT
 from orl_launcher.view.episode import EpisodeRows, episode_rows
@@ -164,10 +164,11 @@ class Pages:
         known: dict[int, Sequence[float]] = {}
         for row in rows:
             if row.step is not None and not row.evaluation and row.number not in known:
-                numbers = [one.number for one in index.group(row, -1)]
-                group = [*filter(None, map(index.entry, numbers))]
+                numbers = [one.number for one in index.group(row, LARGEST + 1)]
                 known |= {key: list[float]() for key in numbers}
-                known |= zip(numbers, advantages_of(record.config, group), strict=False)
+                if compared(record.config, len(numbers)):
+                    group = [*filter(None, map(index.entry, numbers))]
+                    known |= zip(numbers, advantages_of(record.config, group), strict=False)
         whole = [
             episode_rows(_title(row), entry, self._decoders[folder], known.get(row.number, ()))
             for row in rows
