@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,25 @@ def test_index_that_is_taken_away_is_made_again(index: Index, folder: Path, tmp_
     shutil.rmtree(tmp_path / "cache")
     with pytest.raises(BrokenIndexError):
         grown(index)
+    assert grown(index) == 1
+
+
+@pytest.mark.parametrize(
+    "question", ["SELECT 1 FROM", "SELECT unknown FROM episodes", "SELECT ?", "ATTACH '/' AS other"]
+)
+def test_fault_that_breaks_nothing_keeps_the_index(index: Index, folder: Path, question: str) -> None:
+    write(folder, trajectory_of(key="a"))
+    assert grown(index) == 1
+    with pytest.raises(sqlite3.DatabaseError), index._opened() as database:
+        database.execute(question)
+    assert total(index) == 1
+
+
+def test_index_without_a_table_is_made_again(index: Index, folder: Path) -> None:
+    write(folder, trajectory_of(key="a"))
+    assert grown(index) == 1
+    with pytest.raises(BrokenIndexError), index._opened() as database:
+        database.executescript("DROP TABLE episodes; SELECT 1 FROM episodes")
     assert grown(index) == 1
 
 

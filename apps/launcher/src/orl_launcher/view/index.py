@@ -45,7 +45,7 @@ CREATE INDEX IF NOT EXISTS by_environment ON episodes (environment);
 CREATE INDEX IF NOT EXISTS by_stop_reason ON episodes (stop_reason);
 """
 MAKE = f"PRAGMA journal_mode = WAL; BEGIN IMMEDIATE; {TABLES} COMMIT;"
-BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_ERROR}  # no table
+BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 ORDERS = {
     "training first": "evaluation, number DESC",  # episodes that train, and tokens in colour
     "newest": "number DESC",
@@ -111,7 +111,9 @@ class Index:
                 database.row_factory = sqlite3.Row
                 yield database
         except sqlite3.DatabaseError as fault:
-            if fault.sqlite_errorcode & 255 not in BROKEN:  # another server may hold it
+            code = getattr(fault, "sqlite_errorcode", 0) & 255  # none if Python itself raised it
+            gone = code == sqlite3.SQLITE_CANTOPEN and not self._path.exists()
+            if code not in BROKEN and not gone and "no such table" not in str(fault):  # another server may hold it
                 raise
             for suffix in ("", "-wal", "-shm"):
                 Path(f"{self._path}{suffix}").unlink(missing_ok=True)
