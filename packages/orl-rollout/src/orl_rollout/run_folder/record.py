@@ -6,6 +6,7 @@ It reads leniently, because a run may have been interrupted in the middle of a l
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any, cast
@@ -24,7 +25,7 @@ FILES = ("config.json", "metrics.jsonl")
 RECENT = 5  # steps that a mean over the end (or the beginning) of training takes
 
 
-class Record(Struct, frozen=True, kw_only=True):
+class Record(Struct, frozen=True, kw_only=True, dict=True):
     """The contents of a run's folder. `config` and `summary` are plain JSON, empty while there is none."""
 
     folder: Path
@@ -76,7 +77,7 @@ class Record(Struct, frozen=True, kw_only=True):
         total = self.summary.get("seconds_total")
         return total if isinstance(total, int | float) else sum(point.seconds for point in self.points)
 
-    @property
+    @cached_property
     def graded(self) -> bool:
         """Tell whether rewards may be others than 0 and 1, whose mean is the success rate."""
         return not self.points or any(point.overall("reward") != point.overall("success") for point in self.points)
