@@ -45,7 +45,9 @@ def config(tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch) -> Itera
         yield str(tmp_path / "my.yaml")
 
 
-def test_prepare_refuses_overlap_and_keeps_old_file(config: str, tmp_path: Path) -> None:
+def test_prepare_refuses_overlap_and_keeps_old_file(
+    capsys: pytest.CaptureFixture[str], config: str, tmp_path: Path
+) -> None:
     output = tmp_path / "out" / "tasks.jsonl"
     words = ["prepare", "--config", config, "--output", str(output)]
     assert main(words) == 1
@@ -53,13 +55,9 @@ def test_prepare_refuses_overlap_and_keeps_old_file(config: str, tmp_path: Path)
     assert main([*words, *ALLOWED]) == 0
     assert main([*words, "--split", "eval_splits"]) == 0
     output.write_text("old", "utf-8")
-    assert main(words) == 1
+    assert main([*words, "--set", "eval.max_tasks=1"]) == 1
+    assert "1 of 1 held-out" in capsys.readouterr().err  # as the run would draw them
     assert output.read_text("utf-8") == "old"
-
-
-def test_tasks_that_a_run_would_evaluate_are_compared(capsys: pytest.CaptureFixture[str], config: str) -> None:
-    assert main(["prepare", "--config", config, "--set", "eval.max_tasks=1"]) == 1
-    assert "1 of 1 held-out tasks" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("given", [False, True])

@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 from orl_core.reward import group_advantages, turn_advantages
 from orl_core.trajectory import StopReason
-from orl_launcher.view.advantages import advantages_of
+from orl_launcher.view.advantages import advantages_of, compared
 from orl_launcher.view.index import Index
 from orl_rollout.episodes.frames import frame
 from orl_rollout.episodes.journal import Entry, encode_entry
@@ -49,10 +49,6 @@ def test_turns_have_advantages_of_their_own() -> None:
     assert advantages_of(tree(turn_advantages=True), entries) == expected
 
 
-def test_equal_rewards_have_no_advantage() -> None:
-    assert advantages_of(tree(), group(1.0, 1.0)) == [[0.0], [0.0]]
-
-
 @pytest.mark.parametrize(
     "config",
     [
@@ -61,7 +57,6 @@ def test_equal_rewards_have_no_advantage() -> None:
         tree({"advantage_estimator": "one-of-mine"}),
         tree({"n_samples": 16}),
         tree(size=None),
-        tree({"backend": "trl"}, size=None),
         tree({"backend": "not-here"}, size=None),
         tree({"flags": {"--scale-rewards": "batch"}}),
         tree({"flags": {"--disable-rewards-normalization": True}}),
@@ -73,12 +68,17 @@ def test_other_advantages_are_not_guessed(config: dict[str, Any]) -> None:
     assert advantages_of(config, group(1.0, 0.0)) == []
 
 
-def test_size_of_a_group_may_be_the_default_of_the_trainer() -> None:
+def test_equal_rewards_have_no_advantage_in_a_group_of_the_trainers_own_size() -> None:
     assert advantages_of(tree({"backend": "trl"}, size=None), group(*[1.0] * 16)) == [[0.0]] * 16
+    assert compared(tree(size=65), 65) is None
 
 
 @pytest.mark.parametrize(("number", "role", "told"), [(7, "i", 2), (30, "t", 0), (70, "t", 0)])
-async def test_pages_grey_what_has_no_advantage(tmp_path: Path, number: int, role: str, told: int) -> None:
+async def test_pages_grey_what_has_no_advantage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, role: str, told: int
+) -> None:
+    read, whole = list[int](), Index.entry
+    monkeypatch.setattr(Index, "entry", lambda self, number: read.append(number) or whole(self, number))
     make_run(tmp_path / "runs" / "trl", steps=2)
     with (tmp_path / "runs" / "trl" / "journal-9.jsonl.zst").open("wb") as file:  # 16 rollouts are a group, 40 are none
         for entry in (*group(*[1.0] * 16), *group(*[1.0] * 40, step=2), *group(*[0.0, 1.0] * 8, step=3)):
@@ -89,31 +89,10 @@ async def test_pages_grey_what_has_no_advantage(tmp_path: Path, number: int, rol
             for view in ("episode", "group", "task")
         ]
     assert sum("this group did not train" in page for page in pages) == told
+    assert (len(read) < 50) == (number == 30)  # 40 rollouts that are not compared are not read
     for page in pages[:2]:
         outline = Outline()
         outline.feed(page)
         shown = {name: outline.classes[name] - 1 for name in "ti"}  # the legend has one of each
         assert min(shown.values()) == 0 < shown[role]
     assert ("advantage 0.968" in pages[0], ">-0.968<" in pages[1]) == ((True, True) if number == 70 else (False, False))
-
-
-@pytest.mark.parametrize(("members", "read"), [(16, 17), (40, 1), (70, 1)])
-async def test_page_reads_a_group_only_to_compare_it(tmp_path: Path, members: int, read: int) -> None:
-    folder, numbers = make_run(tmp_path / "runs" / "trl", steps=2), list[int]()
-    if members == 70:
-        config = (folder / "config.json").read_text("utf-8")
-        (folder / "config.json").write_text(config.replace('"n_samples":16', '"n_samples":70'), "utf-8")
-    with (folder / "journal-9.jsonl.zst").open("wb") as file:
-        for entry in group(*[1.0] * members):
-            file.write(frame(encode_entry(entry)))
-    whole = Index.entry
-
-    def counted(index: Index, number: int) -> Entry | None:
-        numbers.append(number)
-        return whole(index, number)
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Index, "entry", counted)
-        async with viewed(tmp_path / "runs", tmp_path / "cache") as client:
-            assert (await client.get(f"/{TOKEN}/run/trl/episode/8")).status == 200
-    assert len(numbers) == read

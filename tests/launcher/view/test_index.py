@@ -98,20 +98,13 @@ def test_index_that_is_taken_away_is_made_again(index: Index, folder: Path, tmp_
     assert grown(index) == 1
 
 
-@pytest.mark.parametrize(
-    "question", ["SELECT 1 FROM", "SELECT unknown FROM episodes", "SELECT ?", "ATTACH '/' AS other"]
-)
-def test_fault_that_breaks_nothing_keeps_the_index(index: Index, folder: Path, question: str) -> None:
+def test_index_is_made_again_only_if_it_is_broken(index: Index, folder: Path) -> None:
     write(folder, trajectory_of(key="a"))
     assert grown(index) == 1
-    with pytest.raises(sqlite3.DatabaseError), index._opened() as database:
-        database.execute(question)
+    for question in ("SELECT 1 FROM", "SELECT ?", "ATTACH '/' AS other"):
+        with pytest.raises(sqlite3.DatabaseError), index._opened() as database:
+            database.execute(question)
     assert total(index) == 1
-
-
-def test_index_without_a_table_is_made_again(index: Index, folder: Path) -> None:
-    write(folder, trajectory_of(key="a"))
-    assert grown(index) == 1
     with pytest.raises(BrokenIndexError), index._opened() as database:
         database.executescript("DROP TABLE episodes; SELECT 1 FROM episodes")
     assert grown(index) == 1
