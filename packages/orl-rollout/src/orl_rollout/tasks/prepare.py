@@ -90,8 +90,7 @@ async def prepare(
                 before = len(rows)
                 duplicates += await _draw(client, selection, share, rows, seed)
                 counts[selection.listing.env_name] += len(rows) - before
-            if [*splits] == [TRAINING]:
-                await _refuse_overlap(config, rows.values())
+            await _refuse_overlap(config, splits, rows.values())
             order = [*rows.values()]
             random.Random(str(seed)).shuffle(order)  # noqa: S311 - no secret is drawn
             replace(output, b"".join(order))
@@ -99,9 +98,10 @@ async def prepare(
         return PreparedTasks(counts=counts, duplicates=duplicates, skipped=skipped)
 
 
-async def _refuse_overlap(config: RunConfig, rows: Iterable[bytes]) -> None:
-    """Refuse `rows` to train on that a run would also evaluate."""
-    if config.eval.allow_overlap or not any(one.eval_splits for one in config.environments.values()):
+async def _refuse_overlap(config: RunConfig, splits: Sequence[str], rows: Iterable[bytes]) -> None:
+    """Refuse `rows` that a run would also evaluate, if they are those to train on."""
+    holds_out = any(one.eval_splits for one in config.environments.values())
+    if [*splits] != [TRAINING] or config.eval.allow_overlap or not holds_out:
         return
     with TemporaryDirectory() as folder:
         path = Path(folder, "held-out.jsonl")
