@@ -293,13 +293,23 @@ async def test_call_waits_for_a_descriptor_and_halves_the_limit(crammed: Crammed
     assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
 
 
-async def test_shortage_of_descriptors_ends_one_session_alone():
+async def test_shortage_of_descriptors_ends_one_session_alone(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(admission, "OPEN", set())
     limiter = AdaptiveLimiter(None, patience=600.0)
-    ticket = limiter.ticket()
-    for limit, again in ((2.0, True), (1.0, False)):
-        limiter.limit, ticket.waited = limit, 600.0
+    ticket, elsewhere = limiter.ticket(), AdaptiveLimiter().ticket()
+
+    async def tries(limit: float, waited: float) -> bool:
+        limiter.limit = limit
+        ticket.waited += waited
         async with ticket:
             ticket.refused(Exhausted("none left"))
         assert ticket.exhausted
-        assert await ticket.again(lambda: True) is again
+        return await ticket.again(lambda: True)
+
+    async with elsewhere:
+        elsewhere.opened()
+        assert await tries(1.0, 600.0)
+    assert await tries(2.0, 600.0)
+    assert await tries(1.0, 0.0), "the time of one alone begins with it"
+    assert not await tries(1.0, 60.0)
     assert not limiter.answered

@@ -43,6 +43,7 @@ SHORT_OPENING = 2.0  # seconds that an opening waits for a descriptor before it 
 SHORT_SECONDS = 60.0  # of patience with a machine that has no descriptor for one session alone
 BLINK = 1.0  # seconds between two looks at the host's flag
 FIRST_CONTACT = 10.0  # seconds of patience with a server that has never answered: its address may be wrong
+OPEN: set[Ticket] = set()  # whose sessions are open, of all limiters: they share the descriptors of this process
 
 
 class AdaptiveLimiter:
@@ -129,7 +130,7 @@ class Ticket:
         self._pauses = backoff(FIRST_PAUSE, LONGEST_PAUSE)
         self._lost: set[str] = set()  # faults since a session last opened
         self._lost_since = 0.0
-        self.waited = 0.0
+        self.waited = self._shared = 0.0  # `_shared`: until the last pause in which others held descriptors
 
     async def __aenter__(self) -> None:
         self._refusal = None
@@ -137,6 +138,7 @@ class Ticket:
         self._let_in = time.monotonic()
 
     async def __aexit__(self, *exc: object) -> None:
+        OPEN.discard(self)
         self._limiter.give()
 
     async def lent(self, wait: Callable[[], Awaitable[T]]) -> T:
@@ -161,7 +163,9 @@ class Ticket:
     def opened(self) -> None:
         """Note that the server took the session."""
         self._limiter.answered = True
-        self._lost, self._pauses, self.waited = set(), backoff(FIRST_PAUSE, LONGEST_PAUSE), 0.0
+        OPEN.add(self)
+        self._lost, self._pauses = set(), backoff(FIRST_PAUSE, LONGEST_PAUSE)
+        self.waited = self._shared = 0.0
         self._limiter.grow()
 
     def overloaded(self) -> None:
@@ -221,8 +225,9 @@ class Ticket:
         """
         limiter, refusal = self._limiter, self._refusal
         patience = limiter.patience if limiter.answered else min(limiter.patience, FIRST_CONTACT)
-        if self.exhausted:  # the sessions of other rollouts end, and one alone must find one
-            patience = math.inf if limiter.limit >= 2 else min(limiter.patience, SHORT_SECONDS)
+        shared = self.exhausted and (limiter.limit >= 2 or bool(OPEN))  # the sessions of other rollouts end
+        if self.exhausted:  # one alone must find one
+            patience = math.inf if shared else self._shared + min(limiter.patience, SHORT_SECONDS)
         if refusal is None or self.waited >= patience:
             return False
         if isinstance(refusal, SessionLost):
@@ -230,6 +235,7 @@ class Ticket:
         wish = min(refusal.retry_after or 0.0, LONGEST_WISH)
         pause = min(wish + next(self._pauses), patience - self.waited)
         self.waited += pause
+        self._shared = self.waited if shared else self._shared
         while pause > 0 and not stopped():
             await asyncio.sleep(min(pause, BLINK))
             pause -= BLINK
