@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from orl_cluster.launch.machine import probe
+from orl_core.errors import ConfigError
 
 from tests.two_pythons import planning
 from tests.two_pythons.environment import make_environment
@@ -79,3 +81,10 @@ def test_plan_is_shown_for_a_python_that_lacks_orl(told: Told, tmp_path: Path) -
 def test_absent_checkpoint_is_made_where_it_is_looked_for(told: Told) -> None:
     plan = told("--model", "/models/Qwen3-0.6B", "--megatron-ckpt", "./new")
     assert f"`orl convert slime /models/Qwen3-0.6B --output {Path.cwd() / 'new'}`" in plan
+
+
+def test_other_module_that_is_lacking_is_named(tmp_path: Path) -> None:
+    (tmp_path / "orl_broken").mkdir()
+    (tmp_path / "orl_broken/probe.py").write_text("import ray_lacks_it", "utf-8")
+    with pytest.raises(ConfigError, match="No module named 'ray_lacks_it'"):
+        probe.ask("broken", sys.executable, [], {"PYTHONPATH": str(tmp_path)})
