@@ -20,7 +20,7 @@ from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 from orl_core.errors import RenderError
 from orl_core.render import Renderer
 from orl_core.render.certify import BENIGN
-from orl_rollout.tokenizer.pretrained import load_pretrained
+from orl_rollout.tokenizer.pretrained import check_hub, load_pretrained
 from orl_rollout.tokenizer.rank_files import read_tekken, read_tiktoken
 from orl_rollout.tokenizer.tokenizer import HFTokenizer, load_tokenizer
 from tokenizers import Tokenizer, pre_tokenizers
@@ -52,14 +52,34 @@ def test_a_converted_tokenizer_encodes_as_tiktoken_does(converted: Any, text: st
     assert converted.decode(ids, skip_special_tokens=False) == reference().decode(ids) == text
 
 
-def test_hub_that_is_away_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
+@pytest.fixture
+def closed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> int:
+    """The port of a hub that is away. Its cache is empty."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    monkeypatch.setenv("NO_PROXY", "localhost")
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{port}")
-    with pytest.raises(RenderError, match=r"127\.0\.0\.1 cannot be reached.* Nobody/Model") as refused:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    return port
+
+
+def test_hub_that_is_away_is_named_in_one_line(closed: int, capfd: pytest.CaptureFixture[str]):
+    with pytest.raises(RenderError, match=r"127\.0\.0\.1 cannot be reached.* `hf download Nobody/Model") as refused:
         load_tokenizer("Nobody/Model")
     assert "\n" not in str(refused.value)
     assert capfd.readouterr() == ("", "")
+    with socket.create_server(("127.0.0.1", closed)):
+        check_hub("Nobody/Model", "config.json")  # it is back
+
+
+@pytest.mark.usefixtures("closed")
+def test_cached_tokenizer_of_two_files_loads_offline(tmp_path: Path) -> None:
+    folder = tmp_path / "models--Nobody--Model/snapshots/main"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text('{"model_type": "gpt2"}')
+    (folder / "vocab.json").write_text('{"a": 0}')
+    (folder / "merges.txt").write_text("")
+    assert load_pretrained("Nobody/Model").get_vocab()["a"] == 0
 
 
 def test_its_added_tokens_have_their_published_ids(converted: Any) -> None:

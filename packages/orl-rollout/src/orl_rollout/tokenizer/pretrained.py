@@ -18,6 +18,7 @@ from urllib.request import getproxies
 
 from huggingface_hub import constants
 from orl_core.errors import OrlError, RenderError, boundary
+from orl_core.names import download_of
 
 from orl_rollout.edge import interrupt
 from orl_rollout.tokenizer.rank_files import read_tekken, read_tiktoken
@@ -29,7 +30,7 @@ from orl_rollout.logs import logger_of
 
 logger = logger_of("orl")
 
-HUB_SECONDS = 4.0  # in which the hub is reached
+HUB_SECONDS = 12.0  # in which the hub is reached: a dead name server costs 5 s, each of its addresses a tenth
 READ = "tokenizer.json, tiktoken.model and tekken.json"
 _NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
 _TEKKEN_NAMES = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
@@ -42,6 +43,7 @@ def load_pretrained(path_or_name: str | Path) -> PreTrainedTokenizerFast:
         RenderError: there is none that can be read as data.
     """
     name = str(path_or_name)
+    _unreached.cache_clear()
     with boundary(RenderError, f"loading the tokenizer of `{name}`"):
         if _file(name, "tokenizer.json"):
             return _load("PreTrainedTokenizerFast", name)  # many classes rebuild their tokenizer from parts of the file
@@ -54,9 +56,12 @@ def load_pretrained(path_or_name: str | Path) -> PreTrainedTokenizerFast:
             return _fast(name, backend, names, template, sorted_tools=_sorts_tools(name, code))
         if ranks := _file(name, "tekken.json"):
             return _fast(name, read_tekken(ranks), _TEKKEN_NAMES, template or _written_template(ranks))
-        check_hub(name, "tokenizer.json")
-        with boundary(RenderError, f"loading the tokenizer of `{name}`, whose folder lacks each file of {READ}"):
-            return _load("AutoTokenizer", name)
+        try:
+            with boundary(RenderError, f"loading the tokenizer of `{name}`, whose folder lacks each file of {READ}"):
+                return _load("AutoTokenizer", name)
+        except RenderError:
+            check_hub(name, "tokenizer.json")
+            raise
 
 
 def check_hub(name: str, file: str) -> None:
@@ -65,8 +70,10 @@ def check_hub(name: str, file: str) -> None:
     Raises:
         RenderError: it cannot be reached, and its cache here lacks `file`.
     """
+    _unreached.cache_clear()
     if (host := _away(name)) and not _file(name, file):
-        raise RenderError(f"{host} cannot be reached, and its cache here has no {file} of {name}")
+        get = download_of(name, ", or once it is back run ", file)
+        raise RenderError(f"{host} cannot be reached, and its cache here has no {file} of {name}. Name a folder{get}")
 
 
 def _load(kind: str, name: str) -> PreTrainedTokenizerFast:
@@ -84,12 +91,13 @@ def _away(name: str) -> str:
 
 @cache
 def _unreached(endpoint: str) -> str:
-    """Return the host of `endpoint` if no connection to it opens, else "". A proxy is not tried."""
+    """Return the host of `endpoint` if no connection to it opens, else "". A proxy is not tried. Kept for one load."""
     hub = urlsplit(endpoint)
     address = hub.hostname or "", hub.port or (80 if hub.scheme == "http" else 443)
     with suppress(OrlError, TimeoutError):
-        opened = interrupt.on_thread(lambda: getproxies() or socket.create_connection(address, HUB_SECONDS).close())
-        interrupt.result_of(opened, HUB_SECONDS)  # a name may take longer to look up than to connect to
+        if not {"http", "https", "all"} & getproxies().keys():
+            opened = interrupt.on_thread(lambda: socket.create_connection(address, HUB_SECONDS / 10).close())
+            interrupt.result_of(opened, HUB_SECONDS)  # a name may take longer to look up than to connect to
         return ""
     return address[0]
 
