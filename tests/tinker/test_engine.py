@@ -13,9 +13,9 @@ from orl_core.errors import EngineAnswerError, EngineError, EngineRefused
 from orl_core.trajectory import Generation
 from orl_rollout.loop.deadline import within
 from orl_testing.tinker.server import TinkerServer
+from orl_tinker.adapters import Adapters, Start
 from orl_tinker.engine import TinkerEngine, sampling_params
 from orl_tinker.options import TinkerOptions
-from orl_tinker.policy import Policy, Start
 
 from tests.tinker.serving import NAMED
 
@@ -26,7 +26,7 @@ SAMPLING = {"max_new_tokens": 6, "temperature": 1.0, "top_p": 1.0, "stop_token_i
 async def engine_of(checkpoint: Path, *, older: bool = False) -> AsyncGenerator[tuple[TinkerServer, TinkerEngine]]:
     async with TinkerServer(older=older) as server:
         own = TinkerOptions(tinker_url=server.url, lora_rank=2)
-        async with Policy(own, Start(model=str(checkpoint), seed=1), 60.0) as policy:
+        async with Adapters(own, Start(model=str(checkpoint), seed=1), 60.0) as policy:
             await policy.refresh()
             yield server, TinkerEngine(policy.sample, 60.0)
 
@@ -126,7 +126,7 @@ async def test_deadline_ends_the_wait_for_a_session(checkpoint: Path, path: str)
         server.faults["weights_info"] = [503] * 100
         own = TinkerOptions(tinker_url=server.url, lora_rank=2)
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(2), Policy(own, Start(model=str(checkpoint), seed=1, path=path), 60.0):
+            async with asyncio.timeout(2), Adapters(own, Start(model=str(checkpoint), seed=1, path=path), 60.0):
                 pass
         assert server.refused["retrieve_future"] + server.refused["weights_info"] > 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,84 +11,35 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
-from orl_core.config import EnvironmentConfig
 from orl_core.datum import Datum
-from orl_core.messages import Action, ToolResult
-from orl_core.task import Task
-from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory, Turn
-from orl_rollout.results.outcome import Outcome, outcome_of
+from orl_core.estimators import ESTIMATORS
+from orl_core.trajectory import StopReason
+from orl_rollout.training.rows import Row, rows_of, trained_ids
 from orl_testing.tinker import model
-from orl_tinker.rows import Row, rows_of, tinker_datum, trained_ids
+from orl_tinker.rows import tinker_datum
 
-from tests.kit.secrets import NO_SECRETS
+from tests.kit import paid_turns
+from tests.kit.paid_turns import Turns, split, turns_of
 from tests.tinker.recipe import build_datum
 from tests.tinker.serving import NAMED
 
-JOB = RolloutSpec(task=Task(env_name="A/B", deployment_name="A/B"), rollout_id="k")
-Turns = list[tuple[list[int], list[int], float]]  # what was shown, what was sampled, what was paid
-turns_of = st.lists(
-    st.tuples(
-        st.lists(st.integers(1, 90), min_size=1, max_size=4),
-        st.lists(st.integers(1, 90), min_size=1, max_size=4),
-        st.sampled_from([0.0, 0.25, 1.0]),
-    ),
-    min_size=1,
-    max_size=4,
-)
+GRPO = ESTIMATORS["grpo"]
+outcome = partial(paid_turns.outcome, named=NAMED)
 
 
-def outcome(turns: Turns, stop: StopReason = StopReason.FINISHED) -> Outcome:
-    made = tuple(
-        Turn(
-            observation=tuple(shown),
-            generations=(
-                Generation(
-                    token_ids=tuple(ids),
-                    logprobs=tuple(-(at + 1) / 8 - place / 64 for place in range(len(ids))),
-                    finish_reason="stop",
-                    extras={"sequence_id": f"s{at}"} if NAMED else {},
-                ),
-            ),
-            action=Action(),
-            results=(ToolResult(name="act", reward=paid),),
-        )
-        for at, (shown, ids, paid) in enumerate(turns)
-    )
-    trajectory = Trajectory(job=JOB, turns=made, stop_reason=stop, error="x" if stop is StopReason.ERROR else "")
-    return outcome_of(trajectory, EnvironmentConfig(reward_reduction="sum"), NO_SECRETS)
+def row_of(datum: Datum, advantage: float) -> Row:
+    return Row(datum=datum, advantages=tuple(advantage * trains for trains in datum.loss_mask))
 
 
 def laid(datum: Any) -> dict[str, list[float]]:
     return {name: tensor.data for name, tensor in datum.loss_fn_inputs.items()}
 
 
-def split(one: Outcome) -> Outcome:
-    """The same rollout with a row for each turn: its prompt is what came before."""
-    (whole,) = one.datums
-    starts = (0, *(end + 1 for end in whole.ends[:-1]))
-    rows = []
-    for at, (start, end) in enumerate(zip(starts, whole.ends, strict=True)):
-        first = next(place for place in range(start, end + 1) if whole.sampled[place])
-        cut = slice(first, end + 1)
-        columns = {name: getattr(whole, name)[cut] for name in ("response", "sampled", "loss_mask", "logprobs")}
-        rows.append(
-            structs.replace(
-                whole,
-                prompt=(*whole.prompt, *whole.response[:first]),
-                generations=whole.generations[at : at + 1],
-                rewards=tuple((place - first, paid) for place, paid in whole.rewards if start <= place <= end),
-                ends=(end - first,),
-                **columns,
-            )
-        )
-    return structs.replace(one, datums=tuple(rows))
-
-
 @given(turns_of)
 def test_each_sampled_id_trains_where_it_was_sampled(turns: Turns):
     """T1 and T2: targets shifted once, logprob and advantage on the sampled ids of each turn."""
     (datum,) = outcome(turns).datums
-    made = tinker_datum(Row(datum=datum, advantages=(2.0,) * len(datum.ends)), 1)
+    made = tinker_datum(row_of(datum, 2.0), 1)
     whole = [*datum.prompt, *datum.response]
     columns = laid(made)
     assert list(made.model_input.to_ints()) == whole[:-1]
@@ -105,7 +57,7 @@ def test_recipe_trains_other_targets():
     one = outcome(turns)
     ids, sampled = [1, 2, 3, 4, 5, 6, 7, 8], [3, 4, 7, 8]
     theirs = build_datum(ids, sampled, [-0.1] * 4, 1.0, 99)
-    ours = tinker_datum(Row(datum=one.datums[0], advantages=(1.0, 1.0)), 1)
+    ours = tinker_datum(row_of(one.datums[0], 1.0), 1)
     assert laid(theirs)["target_tokens"] == theirs.model_input.to_ints()
     trained = [
         [target for target, advantage in zip(columns["target_tokens"], columns["advantages"], strict=True) if advantage]
@@ -122,7 +74,7 @@ def test_rollout_that_ran_out_of_tokens_trains_what_it_sampled():
         3, 4, 5, 6,
     ]  # fmt: skip
     cut = outcome([([1, 2], [3, 4], 0.0), ([5, 6], [7], 1.0)], StopReason.MAX_TOKENS)
-    ours = laid(tinker_datum(Row(datum=cut.datums[0], advantages=(1.0, 1.0)), 1))
+    ours = laid(tinker_datum(row_of(cut.datums[0], 1.0), 1))
     assert [target for target, value in zip(ours["target_tokens"], ours["advantages"], strict=True) if value] == [
         3,
         4,
@@ -133,7 +85,7 @@ def test_rollout_that_ran_out_of_tokens_trains_what_it_sampled():
 @given(turns_of)
 def test_spans_tile_the_row_and_name_its_ids(turns: Turns):
     (datum,) = outcome(turns).datums
-    made = tinker_datum(Row(datum=datum, advantages=(1.0,) * len(datum.ends)), 1)
+    made = tinker_datum(row_of(datum, 1.0), 1)
     whole = [*datum.prompt, *datum.response]
     known: dict[str, tuple[list[int], list[int]]] = {}
     shown: list[int] = []
@@ -158,7 +110,7 @@ def test_rollout_counts_once_as_one_row_or_as_several(rollouts: list[Turns], tur
     whole = [outcome(one) for one in rollouts]
     losses = []
     for outcomes in (whole, list(map(split, whole))):
-        rows = rows_of(outcomes, len(outcomes), turns=turns)
+        rows = rows_of(outcomes, len(outcomes), GRPO, turns=turns)
         ids = trained_ids(rows)
         assert ids == sum(len(sampled) for one in rollouts for _, sampled, _ in one)
         losses.append(sum(loss_of(row, ids) for row in rows))
@@ -178,7 +130,7 @@ def loss_of(row: Row, ids: int) -> float:
 def test_loss_does_not_grow_with_the_ids_of_a_batch():
     """T8: a batch that holds each rollout twice has the same gradient; the recipe's doubles."""
     batch = [outcome([([1, 2], [3, 4, 5], 1.0)]), outcome([([1, 2], [6, 7], 0.0)])]
-    once, twice = (rows_of(one, 2, turns=False) for one in (batch, batch * 2))
+    once, twice = (rows_of(one, 2, GRPO, turns=False) for one in (batch, batch * 2))
     ours = [sum(loss_of(row, trained_ids(rows)) for row in rows) for rows in (once, twice)]
     theirs = [sum(loss_of(row, 1) for row in rows) for rows in (once, twice)]
     assert ours[0] == pytest.approx(ours[1], abs=1e-7)
@@ -186,27 +138,8 @@ def test_loss_does_not_grow_with_the_ids_of_a_batch():
     assert abs(ours[0]) > 1e-3
 
 
-def test_turn_gets_the_reward_from_there_on():
-    paid = outcome([([1], [2], 1.0), ([3], [4, 5], 0.0)])
-    other = outcome([([1], [6], 0.0), ([3], [7], 0.0)])
-    whole, by_turn = (rows_of([paid, other], 2, turns=turns) for turns in (False, True))
-    assert len({*whole[0].advantages}) == 1
-    assert by_turn[0].advantages[0] > 0.0 == by_turn[0].advantages[1]
-    spread = laid(tinker_datum(by_turn[0], 1))["advantages"]
-    assert [bool(value) for value in spread] == [True, False, False, False]
-
-
-def test_failure_never_trains_and_is_no_part_of_the_baseline():
-    """Law L3: a rollout in ERROR is not one with the reward 0."""
-    good, bad = outcome([([1], [2], 1.0)]), outcome([([1], [3], 0.5)])
-    failed = outcome([([1], [4], 0.0)], StopReason.ERROR)
-    rows = rows_of([good, bad, failed], 3, turns=False)
-    assert [row.datum.response for row in rows] == [(2,), (3,)]
-    assert [row.advantages for row in rows] == [row.advantages for row in rows_of([good, bad], 2, turns=False)]
-
-
 def test_row_without_a_name_for_each_answer_has_no_spans():
     (datum,) = outcome([([1], [2], 1.0)]).datums
     bare = structs.replace(datum, generations=tuple(structs.replace(one, extras={}) for one in datum.generations))
-    assert getattr(tinker_datum(Row(datum=bare, advantages=(1.0,)), 1), "model_input_spans", None) is None
+    assert getattr(tinker_datum(row_of(bare, 1.0), 1), "model_input_spans", None) is None
     assert isinstance(bare, Datum)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import structs
 from orl_core.datum import Datum
+from orl_core.estimators import ESTIMATORS
 from orl_rollout.results.outcome import Outcome
+from orl_rollout.training.rows import rows_of, trained_ids
+from orl_tinker.adapters import Adapters, Start, Update
 from orl_tinker.options import TinkerOptions
-from orl_tinker.policy import Policy, Start, Update
-from orl_tinker.rows import rows_of, tinker_datum, trained_ids
+from orl_tinker.rows import tinker_datum
 from orl_trl.engine.in_process_engine import InProcessEngine
 from orl_trl.run_plan.settings import grpo_config
 from orl_trl.run_plan.training_plan import plan_of
@@ -35,7 +38,7 @@ FLAGS = {"warmup_steps": 0, "per_device_train_batch_size": 2 * MEMBERS, "max_gra
 
 def by_trl(
     checkpoint: Path, folder: Path, *, split: bool
-) -> tuple[dict[str, Tensor], dict[str, Tensor], list[Outcome]]:
+) -> tuple[dict[str, Tensor], dict[str, Tensor], Sequence[Outcome]]:
     """The adapters before and after one update of a step, and what was played."""
     run = make_run(folder, checkpoint, n_samples=MEMBERS, num_rollout=1, lr=LR, flags=FLAGS, lora_rank=RANK)
     model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32")
@@ -64,12 +67,12 @@ def ended(row: Datum) -> Datum:
 def test_one_step_equals_that_of_trl(server: Served, checkpoint: Path, tmp_path: Path, split: bool, loss: str):
     before, after, outcomes = by_trl(checkpoint, tmp_path / "run", split=split)
     outcomes = [structs.replace(one, datums=tuple(map(ended, one.datums))) for one in outcomes] if split else outcomes
-    rows = rows_of(outcomes, MEMBERS, turns=False)
+    rows = rows_of(outcomes, MEMBERS, ESTIMATORS["grpo"], turns=False)
     adam = AdamParams(learning_rate=LR, beta1=0.9, beta2=0.99, eps=1e-8, weight_decay=0.0, grad_clip_norm=1.0)
 
     async def step() -> None:
         own = TinkerOptions(tinker_url=server.url, lora_rank=RANK, loss_fn=loss)  # pyright: ignore[reportArgumentType]
-        async with Policy(own, Start(model=str(checkpoint), seed=0), 60.0) as policy:
+        async with Adapters(own, Start(model=str(checkpoint), seed=0), 60.0) as policy:
             (adapted,) = server.server.models.values()
             adapted.load(before)
             await policy.update(Update([tinker_datum(row, trained_ids(rows)) for row in rows], adam))

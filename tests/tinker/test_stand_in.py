@@ -11,24 +11,24 @@ import pytest
 import tinker
 from orl_core.errors import EngineError
 from orl_testing.tinker.server import TinkerServer
+from orl_tinker.adapters import Adapters, Start, Update
 from orl_tinker.options import TinkerOptions
-from orl_tinker.policy import Policy, Start, Update
 from tinker import AdamParams, ModelInput, SamplingParams
 
 IDS = ModelInput.from_ints([5, 6])
 
 
-async def _sampling(server: TinkerServer, policy: Policy) -> None:
+async def _sampling(server: TinkerServer, policy: Adapters) -> None:
     server.tamper = lambda answer: answer.nothing  # pyright: ignore[reportAttributeAccessIssue]
     await policy.sample(IDS, SamplingParams(max_tokens=2))
 
 
-async def _training(server: TinkerServer, policy: Policy) -> None:
+async def _training(server: TinkerServer, policy: Adapters) -> None:
     bare: dict[str, Any] = {"target_tokens": [6, 7]}
     await policy.update(Update([tinker.Datum(model_input=IDS, loss_fn_inputs=bare)], AdamParams()))
 
 
-async def _handling(server: TinkerServer, policy: Policy) -> None:
+async def _handling(server: TinkerServer, policy: Adapters) -> None:
     server.draws = None  # pyright: ignore[reportAttributeAccessIssue]
     await policy.sample(IDS, SamplingParams(max_tokens=2))
 
@@ -37,11 +37,11 @@ async def _handling(server: TinkerServer, policy: Policy) -> None:
     ("work", "fault"), [(_sampling, "AttributeError"), (_training, "KeyError"), (_handling, "AttributeError")]
 )
 async def test_fault_of_the_stand_in_ends_at_once(
-    checkpoint: Path, work: Callable[[TinkerServer, Policy], Awaitable[None]], fault: str
+    checkpoint: Path, work: Callable[[TinkerServer, Adapters], Awaitable[None]], fault: str
 ):
     async with TinkerServer() as server:
         own = TinkerOptions(tinker_url=server.url, lora_rank=2)
-        async with Policy(own, Start(model=str(checkpoint), seed=1), 600.0) as policy:
+        async with Adapters(own, Start(model=str(checkpoint), seed=1), 600.0) as policy:
             await policy.refresh()
             with pytest.raises(EngineError) as raised:
                 await asyncio.wait_for(work(server, policy), 20)

@@ -16,8 +16,7 @@ from orl_launcher.checkpoints import with_model
 from orl_rollout.run_folder.checkpoint import checkpoint_in
 from orl_rollout.run_folder.contract import Run
 from orl_tinker.options import TinkerOptions, check_options
-from orl_tinker.plan import plan_run
-from orl_tinker.training import train
+from orl_tinker.run import plan_run, train
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util.tensor_util import make_ndarray
 

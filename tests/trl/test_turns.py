@@ -8,46 +8,17 @@ from typing import Any
 import pytest
 import torch
 from msgspec import structs
-from orl_core.config import EnvironmentConfig
 from orl_core.errors import ConfigError
-from orl_core.messages import ToolResult
-from orl_core.trajectory import RolloutSpec, StopReason, Trajectory
-from orl_rollout.results.outcome import Outcome, outcome_of
+from orl_rollout.training.rows import advantages_per_id
 from orl_trl.run_plan.settings import check_settings, grpo_config
 from orl_trl.training.training_run import trainer_of
-from orl_trl.training.turns import advantages_of_rows
 from transformers import AutoModelForCausalLM
 
-from tests.kit.secrets import NO_SECRETS
 from tests.trl.distance import ROUNDING, distance
-from tests.trl.fakes import make_run, tasks
-from tests.trl.test_several_rows import trained, turn_of
+from tests.trl.fakes import make_run
+from tests.trl.test_several_rows import trained
 
 MEMBERS = 3
-
-
-def outcome(*rewards: float, stop: StopReason = StopReason.FINISHED) -> Outcome:
-    """Return a rollout whose turns were paid these rewards."""
-    turns = tuple(
-        structs.replace(turn_of(0, at), results=(ToolResult(name="act", reward=reward),))
-        for at, reward in enumerate(rewards)
-    )
-    job = RolloutSpec(task=tasks(1)[0], rollout_id=str(rewards))
-    error = "x" if stop is StopReason.ERROR else ""
-    trajectory = Trajectory(job=job, turns=turns, stop_reason=stop, error=error)
-    return outcome_of(trajectory, EnvironmentConfig(reward_reduction="sum"), NO_SECRETS)
-
-
-def test_ids_of_a_turn_get_its_return_to_go() -> None:  # shows A29
-    first, second = outcome(1.0, 2.0), outcome(1.0)
-    failed = outcome(5.0, stop=StopReason.ERROR)
-    found = advantages_of_rows([first, second, failed], 3, scale=False)
-    (row,), (other,), (nothing,) = found
-    ends = first.datums[0].ends
-    assert row[: ends[0] + 1] == [2.0] * (ends[0] + 1)  # 3 from here on, and the other got 1
-    assert row[ends[0] + 1 :] == [2.0] * (ends[1] - ends[0])  # nobody else came so far
-    assert set(other) == {-2.0}
-    assert not any(nothing)
 
 
 def with_turns(*arguments: Any) -> Any:
@@ -68,7 +39,7 @@ def test_gradient_is_that_of_advantages_of_turns(checkpoint: Path, tmp_path: Pat
     _, plain = trained(checkpoint, tmp_path / "plain", {"noise": 0.0}, **flags)
     _, found = trained(checkpoint, tmp_path / "turns", {"noise": 0.0}, make=make, **flags)
     outcomes = made[0][3].outcomes
-    advantages = advantages_of_rows(outcomes, MEMBERS, scale=False)
+    advantages = advantages_per_id(outcomes, MEMBERS, center=True, scale=False, turns=True)
     model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32")
     trained_ids = sum(sum(one.datums[0].loss_mask) for one in outcomes)
     for one, (own,) in zip(outcomes, advantages, strict=True):

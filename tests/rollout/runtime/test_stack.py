@@ -9,17 +9,9 @@ from contextlib import closing
 from pathlib import Path
 
 from orl_core.config import EnvironmentConfig, RunConfig
-from orl_core.task import Task
-from orl_rollout.logs import work
-from orl_rollout.loop.engine import Engine
-from orl_rollout.results.outcome import Outcome, outcome_of
-from orl_rollout.runtime.runtime import RolloutRequest
-from orl_rollout.runtime.stack import SharedState, play_all, spare_collector
-from orl_testing import ScriptedEngine
+from orl_rollout.runtime.stack import SharedState, spare_collector
 
-from tests.kit.secrets import NO_SECRETS
 from tests.kit.tokenizers import build, template
-from tests.kit.trajectories import environment, played
 
 
 def test_garbage_collection_leaves_out_what_was_there_before(tmp_path: Path) -> None:
@@ -45,18 +37,3 @@ def test_last_collection_sees_everything() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["True", "0"]
-
-
-async def test_batch_is_counted_while_it_plays() -> None:
-    seen: list[str] = []
-
-    async def play(request: RolloutRequest, engine: Engine) -> Outcome:
-        seen.append(work())
-        return outcome_of(played([float(request.rollout_id)]), environment(), NO_SECRETS)
-
-    task = Task(env_name="A/B", deployment_name="A/B")
-    requests = [RolloutRequest(task=task, rollout_id=str(number), evaluation=True) for number in range(3)]
-    outcomes = await play_all(play, requests, ScriptedEngine([]), 1)
-    assert [outcome.reward for outcome in outcomes] == [0.0, 1.0, 2.0]
-    assert seen == [f"evaluating {done} of 3" for done in range(3)]
-    assert work() == ""

@@ -45,7 +45,7 @@ def train(run: Run) -> None:
         EngineError: the server refuses, or is away for too long.
         RunAborted: too many rollouts ended in ERROR.
     """
-    from orl_tinker.training import train as train_now
+    from orl_tinker.run import train as train_now
 
     train_now(run)
 
@@ -56,7 +56,7 @@ def plan(run: Run) -> Plan:
     Raises:
         ConfigError: a setting or the tasks cannot be used.
     """
-    from orl_tinker.plan import plan_run
+    from orl_tinker.run import plan_run
 
     return plan_run(run)
 

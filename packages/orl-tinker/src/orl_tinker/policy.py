@@ -1,252 +1,85 @@
-"""The weights that train on the server: their updates, their samplers and checkpoints.
-
-A server may forget a session: it expires, or its machine restarts. An update whose answer is lost may have been made or
-not. So `Policy` keeps the updates since its last checkpoint on the server. After a fault it opens a new session, loads
-that checkpoint, makes these updates again, and then does what was asked. So each update is made exactly once.
-
-Servers pin SDKs, so each since 0.25 will do. Before 0.38 a call that makes a client waits for the server: a thread of
-its own does it, which a deadline or a signal leaves behind.
-"""
+"""The policy of a run: adapters on the server, updated from rows, and the engine that samples with them."""
 
 from __future__ import annotations
 
-import asyncio
-import dataclasses
-import logging
-import os
-import time
-from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Future
-from functools import partial
-from typing import Any, TypeVar
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
 
-import tinker
-from msgspec import Struct
-from orl_core.errors import EngineError, EngineRefused, boundary
-from orl_rollout.edge import interrupt
-from orl_rollout.edge.retry import backoff
-from orl_rollout.logs import logger_of
-from tinker import AdamParams, ForwardBackwardOutput, ModelInput, SampledSequence, SamplingParams
-from tinker.types import RequestErrorCategory
+from msgspec import structs
+from orl_core.config import TrainerConfig
+from orl_rollout.run_folder.logprob_drift import DIFFERENCE
+from orl_rollout.run_folder.training_metrics import with_common_names
+from orl_rollout.training.rows import Row, trained_ids
+from tinker import AdamParams
 
-from orl_tinker.options import TinkerOptions
+from orl_tinker.adapters import Adapters, Trained, Update
+from orl_tinker.engine import TinkerEngine
+from orl_tinker.options import own_options
+from orl_tinker.resume import Saved, write_checkpoint
+from orl_tinker.rows import tinker_datum
 
-try:
-    from tinker.auth import tinker_has_credentials
-except ImportError:  # SDK 0.25
-
-    def tinker_has_credentials() -> bool:
-        """Tell whether the SDK finds a key."""
-        return any(map(os.environ.get, (KEY, "TINKER_CREDENTIAL_CMD")))
+NAMES = {"loss:sum": "loss", "unclipped_grad_l2:mean": "grad_norm"}
 
 
-T = TypeVar("T")
-UPDATE_SECONDS = 3600.0  # for one request that trains, with its time in the server's queue
-FINAL = frozenset({400, 401, 402, 403, 422})  # the same request fails again
-ANY_KEY = "tml-none"  # the SDK wants a key, which a server of the user's need not have
-KEY, ADDRESS, TELEMETRY = "TINKER_API_KEY", "TINKER_BASE_URL", "TINKER_TELEMETRY"
-logger = logger_of("orl")
+class TinkerPolicy:
+    """See `orl_rollout.training.policy.Policy`. `saved` is what a checkpoint says, but for its path and step."""
+
+    def __init__(self, adapters: Adapters, trainer: TrainerConfig, saved: Saved, patience: float) -> None:
+        self._adapters, self._trainer, self._saved = adapters, trainer, saved
+        self._clip = own_options(trainer).grad_clip_norm
+        self._engine = TinkerEngine(adapters.sample, patience)
+
+    async def update(self, rows: Sequence[Row], step: int) -> Mapping[str, float]:
+        """Make one update. The server sums the loss over ids, so each advantage is divided by their number."""
+        if not rows:
+            return {}
+        ids, adam = trained_ids(rows), self._adam(step)
+        trained = await self._adapters.update(Update([tinker_datum(row, ids) for row in rows], adam))
+        difference = difference_of(rows, trained)
+        return {
+            **with_common_names(trained.metrics, NAMES),
+            "learning_rate": adam.learning_rate,
+            "response_tokens": fmean(len(row.datum.response) for row in rows),
+            **({} if difference is None else {DIFFERENCE: difference}),
+        }
+
+    async def publish(self, version: str) -> None:
+        """Copy the weights to the server's sampler."""
+        await self._adapters.refresh()
+        self._engine.weight_version = version
+
+    def engine(self) -> TinkerEngine:
+        """Return the engine over the server's sampler."""
+        return self._engine
+
+    async def save(self, folder: Path, step: int) -> None:
+        """Save the adapters on the server, and their path in `folder`."""
+        path = await self._adapters.save(f"step-{step}")
+        write_checkpoint(folder, structs.replace(self._saved, path=path, step=step))
+
+    def _adam(self, step: int) -> AdamParams:
+        trainer = self._trainer
+        progress = (step - 1) / (trainer.num_rollout or 1)
+        decay = {"linear": 1 - progress, "cosine": (1 + math.cos(math.pi * progress)) / 2}
+        return AdamParams(
+            learning_rate=(trainer.lr or 0.0) * decay.get(trainer.lr_decay_style or "", 1.0),
+            beta1=trainer.adam_beta1 or 0.0,
+            beta2=trainer.adam_beta2 or 0.0,
+            eps=trainer.adam_eps or 0.0,
+            weight_decay=trainer.weight_decay or 0.0,
+            grad_clip_norm=self._clip,
+        )
 
 
-class Update(Struct, frozen=True):
-    """The rows of one update, and Adam's parameters."""
-
-    rows: Sequence[tinker.Datum]
-    adam: AdamParams
-
-
-class Trained(Struct, frozen=True):
-    """What the server says of an update: loss, metrics, and the logprobs of each row's targets."""
-
-    output: ForwardBackwardOutput
-    metrics: dict[str, float]
-
-
-class Start(Struct, frozen=True, kw_only=True):
-    """The weights that training begins with: new adapters of `model`, or those of the checkpoint `path`."""
-
-    model: str
-    seed: int
-    path: str = ""
-
-
-def has_key(own: TinkerOptions) -> bool:
-    """Tell whether the SDK finds a key, or the server is the user's own and needs none."""
-    return bool(own.tinker_url or os.environ.get(ADDRESS)) or tinker_has_credentials()
-
-
-class Policy:
-    """Adapters on the server, used as `async with`. `path` is their last checkpoint, made after `saved_step`."""
-
-    def __init__(self, own: TinkerOptions, start: Start, patience: float) -> None:
-        self._own, self._start, self._patience = own, start, patience
-        self._since: list[Update] = []
-        self._sessions = 0
-        self._torn = False  # an update has begun whose end is not known
-        self._lock = asyncio.Lock()
-        self._service: tinker.ServiceClient | None = None
-        self._training: Any = None
-        self._sampler: Any = None
-        self.path = start.path
-
-    async def __aenter__(self) -> Policy:
-        os.environ.setdefault(TELEMETRY, "0")  # it would send texts of errors to the server
-        logging.getLogger(tinker.__name__).setLevel(logging.ERROR)  # it warns of each wait for a result
-        with boundary(EngineError, "opening a session of Tinker"):
-            await self._open()
-        if not self.path:  # a seed need not give the same adapters again
-            await self.save("start")
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        self._close()
-
-    async def update(self, update: Update) -> Trained:
-        """Make one update; both requests are sent before either is answered.
-
-        Raises:
-            EngineError: the server refuses it, or is away for too long.
-        """
-
-        async def make() -> Trained:
-            self._torn = True
-            return await self._update(update)
-
-        trained = await self._lasting("training", make)
-        self._since.append(update)
-        self._torn = False
-        return trained
-
-    async def refresh(self) -> None:
-        """Let `sample` see the weights as they are now.
-
-        Raises:
-            EngineError: as `update`.
-        """
-        await self._lasting("copying the weights to the sampler", self._refresh)
-
-    async def sample(self, prompt: ModelInput, params: SamplingParams) -> SampledSequence:
-        """Sample one continuation of `prompt` with the weights of the last `refresh`.
-
-        Raises:
-            EngineError: as `update`.
-        """
-
-        async def ask() -> SampledSequence:
-            try:
-                return (await _result_of(self._sampler.sample(prompt, 1, params))).sequences[0]
-            except AssertionError as fault:
-                raise EngineRefused(f"the server is of an older protocol: {fault}. Install tinker 0.25") from fault
-
-        return await self._lasting("sampling", ask)
-
-    async def save(self, name: str) -> str:
-        """Save the weights and the state of Adam on the server. Return the path.
-
-        Raises:
-            EngineError: as `update`.
-        """
-
-        async def save() -> str:
-            return (await self._training.save_state(name, overwrite=True)).path
-
-        self.path = await self._lasting("saving a checkpoint", save)
-        self._since.clear()
-        return self.path
-
-    async def _update(self, update: Update) -> Trained:
-        named = self._sessions == 1  # the server forgot what it sampled in an earlier session
-        rows = list(update.rows if named else map(_unnamed, update.rows))
-        async with asyncio.timeout(UPDATE_SECONDS):
-            gradient = self._training.forward_backward(rows, self._own.loss_fn, self._own.loss_config or None)
-            step = self._training.optim_step(update.adam)
-            output, stepped = await gradient, await step
-        return Trained(output, {**output.metrics, **(stepped.metrics or {})})
-
-    async def _refresh(self) -> None:
-        async with asyncio.timeout(UPDATE_SECONDS):
-            self._sampler = await _made(self._training.save_weights_and_get_sampling_client)
-
-    async def _lasting(self, what: str, work: Callable[[], Awaitable[T]]) -> T:
-        """Do `work`, again in a new session after a fault that may pass, for as long as `patience`."""
-        failed: float | None = None
-        for pause in backoff(0.5, 30.0):
-            session = self._sessions
-            try:
-                with boundary(EngineError, f"Tinker, {what}"):
-                    if failed is not None or self._torn:
-                        await self._renew(session)
-                    return await work()
-            except EngineError as fault:
-                failed = failed or time.monotonic()
-                if _is_final(fault) or time.monotonic() - failed > self._patience:
-                    raise
-                logger.warning("%s: trying again in a new session", fault)
-            await asyncio.sleep(pause)
-        raise AssertionError("backoff does not end")
-
-    async def _renew(self, session: int) -> None:
-        """Open a session after the one with the number `session`, unless another task has."""
-        async with self._lock:
-            if self._sessions == session:
-                self._torn = True
-                self._close()
-                await self._open()
-                for update in self._since:
-                    await self._update(update)
-                await self._refresh()
-                self._torn = False
-
-    async def _open(self) -> None:
-        key = None if tinker_has_credentials() or not has_key(self._own) else ANY_KEY
-        async with asyncio.timeout(UPDATE_SECONDS):
-            self._service = service = await _made(partial(_connected, self._own.tinker_url, key))
-            if self.path:
-                make = partial(service.create_training_client_from_state_with_optimizer, self.path)
-            else:
-                model, rank = self._start.model, self._own.lora_rank
-                make = partial(service.create_lora_training_client, model, rank, self._start.seed)
-            self._training = await _made(make)
-        self._sessions += 1
-
-    def _close(self) -> None:
-        service, self._service = self._service, None
-        if service is not None:
-            service.holder.close()
-
-
-def _connected(url: str | None, key: str | None) -> tinker.ServiceClient:
-    service = tinker.ServiceClient(base_url=url, api_key=key)
-    _ = service.holder  # made when it is first read, by requests that block
-    return service
-
-
-async def _made(make: Callable[[], Any]) -> Any:
-    """Return what `make` makes on a thread of its own."""
-
-    def work() -> Any:
-        with boundary(EngineError, "calling Tinker"):
-            return make()
-
-    return await _result_of(await asyncio.wrap_future(interrupt.on_thread(work)))
-
-
-async def _result_of(answer: Any) -> Any:
-    """Await `answer` of the SDK. Before 0.38 it may be a future of `concurrent`, or a client itself."""
-    if isinstance(answer, tinker.APIFuture):
-        return await answer
-    return await asyncio.wrap_future(answer) if isinstance(answer, Future) else answer
-
-
-def _unnamed(datum: tinker.Datum) -> tinker.Datum:
-    if getattr(datum, "model_input_spans", None) is None:
-        return datum
-    return dataclasses.replace(datum, model_input_spans=None, loss_fn_input_spans=None)
-
-
-def _is_final(fault: EngineError) -> bool:
-    """Tell whether the same request fails again."""
-    cause = fault.__cause__
-    if isinstance(cause, tinker.RequestFailedError):
-        return cause.category is RequestErrorCategory.User
-    return isinstance(fault, EngineRefused) or (isinstance(cause, tinker.APIStatusError) and cause.status_code in FINAL)
+def difference_of(rows: Sequence[Row], trained: Trained) -> float | None:
+    """Return the mean absolute difference between the logprobs of training and of sampling; None if it is not known."""
+    sizes: list[float] = []
+    for row, output in zip(rows, trained.output.loss_fn_outputs, strict=False):
+        if "logprobs" not in output:
+            return None
+        own = output["logprobs"].data[len(row.datum.prompt) - 1 :]
+        pairs = zip(own, row.datum.logprobs, row.datum.loss_mask, strict=True)
+        sizes += [abs(now - then) for now, then, trains in pairs if trains]
+    return fmean(sizes) if sizes else None

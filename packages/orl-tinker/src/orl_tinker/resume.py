@@ -13,7 +13,6 @@ from orl_core.config import RunConfig
 from orl_core.errors import ConfigError, OrlError, boundary
 from orl_rollout.edge.files import replace
 from orl_rollout.run_folder.checkpoint import Checkpoint, lasting_name, write_note
-from orl_rollout.run_folder.contract import CHECKPOINT
 
 from orl_tinker.options import DEFAULTS, NAME, own_options
 
@@ -79,13 +78,13 @@ def check_order(load: str | None, saved: Saved | None, order: Mapping[str, Any],
         )
 
 
-def write_checkpoint(run: Path, saved: Saved) -> None:
-    """Write the checkpoint of the run in the folder `run`. It is whole at each moment.
+def write_checkpoint(folder: Path, saved: Saved) -> None:
+    """Write the checkpoint into `folder`. It is whole at each moment.
 
     Raises:
         OrlError: it cannot be written.
     """
-    folder, model = run / CHECKPOINT, lasting_name(saved.model)
+    model = lasting_name(saved.model)
     with boundary(OrlError, f"writing {folder}"):
         folder.mkdir(exist_ok=True)
         replace(folder / STATE, msgspec.json.format(msgspec.json.encode(saved), indent=2) + b"\n")

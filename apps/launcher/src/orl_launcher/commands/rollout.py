@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
-from itertools import islice, starmap, takewhile
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from orl_core.config import RunConfig
     from orl_core.task import Task
     from orl_rollout.loop.engine import Engine
+    from orl_rollout.results.outcome import Outcome
     from orl_rollout.run_folder.contract import LocalEngine
     from orl_rollout.runtime.runtime import Runtime
 
@@ -193,7 +194,7 @@ def _in_process(plan: RolloutPlan) -> list[Played]:
 
 
 async def play(plan: RolloutPlan, engine: Engine) -> list[Played]:
-    """Play the plan. Return one Played for each rollout, in the order in which they ended.
+    """Play the plan. Return one Played for each rollout that ended.
 
     Raises:
         OrlError: the run cannot continue (the breaker, a full disk).
@@ -213,26 +214,25 @@ async def play_all(
     plan: RolloutPlan, runtime: Runtime, engine: Engine, show: Callable[[int, int, str], None]
 ) -> list[Played]:
     """Play the plan with `runtime`, as `play` does. `show` takes how many rollouts of how many ended, in words, too."""
-    from orl_rollout.loop.sampling import sampling_seed
-    from orl_rollout.runtime.runtime import RolloutRequest
-    from orl_rollout.runtime.stack import run_all
+    from orl_rollout.training import play as training
 
-    sampling = {"temperature": plan.config.eval.temperature, "top_p": plan.config.eval.top_p}
+    batch = training.Batch(
+        tasks=plan.tasks,
+        samples=plan.samples,
+        seed=plan.config.trainer.seed,
+        sampling={"temperature": plan.config.eval.temperature, "top_p": plan.config.eval.top_p},
+        evaluation=True,
+        concurrency=plan.concurrency,
+    )
     played = plan.played
-    total = len(plan.tasks) * plan.samples
-    show(0, total, "rollouts")
+    show(0, len(batch), "rollouts")
 
-    async def one(key: str, task: Task) -> None:
-        seeded = {**sampling, "sampling_seed": sampling_seed(plan.config.trainer.seed, key)}
-        request = RolloutRequest(task=task, rollout_id=key, sampling=seeded, evaluation=True)
-        outcome = await runtime.play(request, engine)
+    def keep(outcome: Outcome) -> Played:
         played.append(Played(error=outcome.trajectory.error, stats=stats_of(outcome)))
-        show(len(played), total, _words(played, total))
+        show(len(played), len(batch), _words(played, len(batch)))
+        return played[-1]
 
-    work = ((f"{task.key}/{sample}", task) for task in plan.tasks for sample in range(plan.samples))
-    left = takewhile(lambda _: not interrupt.received(), work)
-    await run_all(starmap(one, left), min(plan.concurrency, total))
-    return played
+    return await training.play(batch, runtime, engine, keep, stopped=interrupt.received)
 
 
 def _words(played: Sequence[Played], total: int) -> str:

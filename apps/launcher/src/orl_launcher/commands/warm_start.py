@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterable, Iterator
-from itertools import cycle, islice, starmap, takewhile
+from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -32,7 +32,6 @@ from orl_launcher.view.wording import percent
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
     from orl_core.render import Renderer
-    from orl_core.task import Task
     from orl_rollout.results.outcome import Outcome
     from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
@@ -185,31 +184,31 @@ async def _played(
         ConfigError: the function fails.
     """
     from orl_rollout.loop.engine import Engine
-    from orl_rollout.runtime.runtime import RolloutRequest
-    from orl_rollout.runtime.stack import open_runtime, run_all
+    from orl_rollout.runtime.stack import open_runtime
     from orl_rollout.tasks.file import read_tasks
     from orl_rollout.tasks.prepare import prepare
+    from orl_rollout.training.play import Batch, play
 
     total = min(EPISODES, arguments.steps * arguments.batch_size)
     file = config.trainer.task_data
     if not file:
         await prepare(config, folder / "tasks.jsonl", seed=config.trainer.seed)
     tasks = [*islice(read_tasks(file or folder / "tasks.jsonl", config), total)]
-    outcomes: list[Outcome] = []
+    batch = Batch(tasks=[*islice(cycle(tasks), total)], name="warm-start", concurrency=CONCURRENCY)
+    ended = 0
+
+    def keep(outcome: Outcome) -> Outcome:
+        nonlocal ended
+        if player.fault:
+            raise ConfigError(str(player.fault))
+        ended += 1
+        show(ended, total, f"episodes {ended}/{total}")
+        return outcome
+
     async with open_runtime(config, str(config.trainer.model), folder, 1, player) as runtime:
         with counting(cli.console()) as show:
-
-            async def play(number: int, task: Task) -> None:
-                request = RolloutRequest(task=task, rollout_id=f"warm-start/{number}")
-                outcome = await runtime.play(request, cast("Engine", player))  # which answers for itself
-                if player.fault:
-                    raise ConfigError(str(player.fault))
-                outcomes.append(outcome)
-                show(len(outcomes), total, f"episodes {len(outcomes)}/{total}")
-
-            work = takewhile(lambda _: not interrupt.received(), enumerate(islice(cycle(tasks), total)))
-            await run_all(starmap(play, work), CONCURRENCY)
-    return outcomes
+            engine = cast("Engine", player)  # which answers for itself
+            return await play(batch, runtime, engine, keep, stopped=interrupt.received)
 
 
 def _train(

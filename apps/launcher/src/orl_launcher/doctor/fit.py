@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import cycle, islice
 from statistics import fmean, median
 from typing import TYPE_CHECKING, cast
 
@@ -22,8 +23,8 @@ from orl_rollout.edge.http import UnsafeAnswer
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.listing import list_tasks, open_listing
 from orl_rollout.openreward.transport import Refusal
-from orl_rollout.runtime.runtime import RolloutRequest
-from orl_rollout.runtime.stack import open_runtime, run_all
+from orl_rollout.runtime.stack import open_runtime
+from orl_rollout.training.play import Batch, play
 
 from orl_launcher import cli
 from orl_launcher.doctor.random_calls import arguments_for
@@ -93,14 +94,8 @@ async def _play(page: Report, config: RunConfig, name: str, function: Function) 
                     advice = "Return them in the same order each time"
                     page.say(Verdict.WARNING, f"{name}: a second listing of its tasks begins with others. {advice}")
         async with open_runtime(reachable, str(reachable.trainer.model), folder, 1, player) as runtime:
-            played: list[Outcome] = []
-
-            async def play(number: int) -> None:
-                request = RolloutRequest(task=tasks[number % len(tasks)], rollout_id=f"fit/{number}")
-                played.append(await runtime.play(request, cast("Engine", player)))
-
-            await run_all(map(play, range(EPISODES)), EPISODES)
-    return played
+            batch = Batch(tasks=[*islice(cycle(tasks), EPISODES)], name="fit")
+            return await play(batch, runtime, cast("Engine", player), lambda outcome: outcome)
 
 
 def _row(config: RunConfig, played: Sequence[Trajectory]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Advantages of a group of rollouts, made again from the journal by the rule of the trainers.
+"""Advantages of a group of rollouts, made again from the journal as trainers make them.
 
 The journal holds rewards and no advantages: groups are compared after their rollouts are recorded. It does not know the
 flags after `--` on a command line.
@@ -13,9 +13,10 @@ from orl_core.config import RunConfig, decode_config
 from orl_core.datum import to_data
 from orl_core.errors import ConfigError
 from orl_core.estimators import Estimator, estimator_named
-from orl_core.reward import group_advantages, turn_advantages
-from orl_core.turns import returns_to_go, turns_of
 from orl_rollout.episodes.journal import Entry
+from orl_rollout.results.outcome import Outcome
+from orl_rollout.training.rows import advantages_of as advantages_of_rows
+from orl_rollout.training.rows import members_of
 
 from orl_launcher.trainers import find_trainer, installed
 
@@ -48,11 +49,15 @@ def advantages_of(config: dict[str, Any], group: Sequence[Entry]) -> list[list[f
     if (rule := compared(config, size)) is None:
         return []
     run, estimator = rule
-    rewards = [entry.reward for entry in group]
-    data = [to_data(entry.trajectory, reward=entry.reward) for entry in group]
-    trains = [any(any(datum.loss_mask) for datum in own) for own in data]
-    returns = [returns_to_go(turns_of(own), reward) for own, reward in zip(data, rewards, strict=True)]
-    if run.turn_advantages:
-        return turn_advantages(returns, [0] * size, trains, center=True, scale=estimator.scale)
-    gains = group_advantages(rewards, [0] * size, range(size), trains, center=True, scale=estimator.scale)
-    return [[gain] * len(own) for gain, own in zip(gains, returns, strict=True)]
+    outcomes = [
+        Outcome(
+            trajectory=entry.trajectory,
+            reward=entry.reward,
+            success=entry.success,
+            datums=tuple(to_data(entry.trajectory, reward=entry.reward)),
+        )
+        for entry in group
+    ]
+    members = members_of(outcomes, size)
+    gained = iter(advantages_of_rows(members, center=True, scale=estimator.scale, turns=run.turn_advantages))
+    return [[gain for _ in outcome.datums for _, gain in next(gained)] for outcome in outcomes]

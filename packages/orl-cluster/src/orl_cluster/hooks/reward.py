@@ -11,11 +11,11 @@ from typing import Any, cast
 
 from orl_core.errors import ConfigError
 from orl_core.estimators import estimator_named
-from orl_core.reward import group_advantages
 from orl_rollout.results.metrics import SMALLEST_DIFFERENCE
+from orl_rollout.training.rows import Member, advantages_of
 
 from orl_cluster.hooks.group_scores import OFFERED, SCORED, compare, flat, rollout_of
-from orl_cluster.hooks.turns import TURNS, advantages_of_turns
+from orl_cluster.hooks.turns import TURNS, TurnAdvantages
 
 
 def reward_of(args: Any, sample: Any) -> float:
@@ -48,19 +48,20 @@ def advantages(args: Any, samples: list[Any], *, takes_turns: bool) -> tuple[lis
     scale = center and estimator.scale and args.grpo_std_normalization
     if not takes_turns and any(TURNS in sample.metadata for sample in samples):
         raise ConfigError("the trainer was started without orl's function for `turn_advantages`: use orl train")
-    if takes_turns:
-        trains = [trainable(sample) for sample in samples]
-        return raw, list(advantages_of_turns(samples, raw, trains, center=center, scale=scale))
-    if not center:
+    if not center and not takes_turns:
         return raw, list(raw)
-    return raw, group_advantages(
-        raw,
-        [sample.group_index for sample in samples],
-        [rollout_of(sample) for sample in samples],
-        [trainable(sample) for sample in samples],
-        center=True,
-        scale=scale,
-    )
+    members = [
+        Member(
+            group=sample.group_index,
+            rollout_id=rollout_of(sample),
+            reward=reward,
+            trains=trainable(sample),
+            turns=sample.metadata.get(TURNS) or [(0, sample.response_length - 1, 0.0)],  # one that the trainer played
+        )
+        for sample, reward in zip(samples, raw, strict=True)
+    ]
+    gained = advantages_of(members, center=center, scale=scale, turns=takes_turns)
+    return raw, [TurnAdvantages.of(own) if takes_turns else own[0][1] for own in gained]
 
 
 def centres(args: Any) -> bool:

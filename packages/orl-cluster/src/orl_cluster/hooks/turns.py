@@ -10,10 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from orl_core.datum import Datum
-from orl_core.reward import turn_advantages
 from orl_core.turns import advantages_per_token, turns_of
-
-from orl_cluster.hooks.group_scores import rollout_of
 
 TURNS = "orl_turns"  # in a sample's metadata: [number of the turn, index of its last id, reward paid before it]
 
@@ -28,6 +25,11 @@ class TurnAdvantages(float):
         self = super().__new__(cls, value)
         self.turns = tuple(turns)
         return self
+
+    @classmethod
+    def of(cls, turns: Sequence[tuple[int, float]]) -> Self:
+        """Make it of the turns."""
+        return cls(sum(gained for _, gained in turns) / len(turns), turns)
 
     def __getnewargs__(self) -> tuple[float, tuple[tuple[int, float], ...]]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return what a copy in another process is made of."""
@@ -44,29 +46,3 @@ def store_turns(samples: Sequence[Any], datums: Sequence[Datum]) -> None:
         sample.metadata.pop(TURNS, None)
     for sample, turns in zip(samples, turns_of(datums), strict=False):
         sample.metadata[TURNS] = turns
-
-
-def advantages_of_turns(
-    samples: Sequence[Any], rewards: Sequence[float], trains: Sequence[bool], *, center: bool, scale: bool
-) -> list[TurnAdvantages]:
-    """Return the advantages of N samples in the trainer's order; see `orl_core.reward.turn_advantages`.
-
-    The return-to-go of a turn is the reward of the rollout without what was paid before the turn. A row that the
-    trainer played itself is one turn.
-    """
-    turns = [sample.metadata.get(TURNS) or [(0, sample.response_length - 1, 0.0)] for sample in samples]
-    keys = [(sample.group_index, rollout_of(sample)) for sample in samples]
-    returns: dict[Any, list[float]] = {}
-    trainable: dict[Any, bool] = {}
-    for key, reward, own, trained in zip(keys, rewards, turns, trains, strict=True):
-        returns.setdefault(key, []).extend(reward - paid for _, _, paid in own)
-        trainable[key] = trainable.get(key, False) or trained
-    advantages = turn_advantages(
-        list(returns.values()), [group for group, _ in returns], list(trainable.values()), center=center, scale=scale
-    )
-    by_rollout = dict(zip(returns, advantages, strict=True))
-    rows: list[TurnAdvantages] = []
-    for key, own, trained in zip(keys, turns, trains, strict=True):
-        spread = [(end, by_rollout[key][number] if trained else 0.0) for number, end, _ in own]
-        rows.append(TurnAdvantages(sum(value for _, value in spread) / len(spread), spread))
-    return rows

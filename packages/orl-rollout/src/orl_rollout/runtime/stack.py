@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import gc
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from functools import cache
 from pathlib import Path
@@ -23,15 +23,12 @@ from orl_rollout.edge.descriptors import raise_limit
 from orl_rollout.edge.files import write_new
 from orl_rollout.episodes.journal import Journal
 from orl_rollout.episodes.uploader import Uploader
-from orl_rollout.logs import working
-from orl_rollout.loop.engine import Engine
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.open_sessions import OpenSessions
-from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder.contract import TOKENIZER
 from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.player import Player
-from orl_rollout.runtime.runtime import Environments, RolloutRequest, Runtime
+from orl_rollout.runtime.runtime import Environments, Runtime
 from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
@@ -110,28 +107,6 @@ async def open_runtime(
     with closing(SharedState(config, checkpoint, folder, group_size)) as state:
         async with OpenRewardClient(config, state.open_sessions) as client:
             yield state.runtime(client, player)
-
-
-async def play_all(
-    play: Callable[[RolloutRequest, Engine], Awaitable[Outcome]],
-    requests: Sequence[RolloutRequest],
-    engine: Engine,
-    concurrency: int,
-) -> list[Outcome]:
-    """Play a batch, `concurrency` at once, and return its outcomes in order. Meanwhile `logs.work` counts them.
-
-    Raises:
-        Exception: as for `run_all`.
-    """
-    outcomes: dict[str, Outcome] = {}
-    kind = "evaluating" if any(request.evaluation for request in requests) else "playing"
-
-    async def one(request: RolloutRequest) -> None:
-        outcomes[request.rollout_id] = await play(request, engine)
-
-    with working(lambda: f"{kind} {len(outcomes)} of {len(requests)}"):
-        await run_all(map(one, requests), min(len(requests), concurrency))
-    return [outcomes[request.rollout_id] for request in requests]
 
 
 async def run_all(plays: Iterable[Coroutine[Any, Any, None]], concurrency: int) -> None:

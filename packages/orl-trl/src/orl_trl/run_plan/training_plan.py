@@ -7,17 +7,15 @@ from functools import partial
 from typing import Any
 
 from msgspec import Struct
-from orl_core.config import RunConfig
 from orl_core.errors import ConfigError
 from orl_core.task import Task
-from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder.contract import Run
-from orl_rollout.runtime.group_scores import compare
 from orl_rollout.tasks.file import read_tasks
+from orl_rollout.training.play import compared
 from trl.trainer.grpo_config import GRPOConfig
 
-Compare = Callable[[Sequence[Outcome]], Coroutine[Any, Any, tuple[list[Outcome], dict[str, float]]]]
+Compare = Callable[[Sequence[Outcome]], Coroutine[Any, Any, tuple[Sequence[Outcome], dict[str, float]]]]
 
 
 class TrainingPlan(Struct, frozen=True, kw_only=True):
@@ -58,10 +56,5 @@ def plan_of(run: Run, settings: GRPOConfig) -> TrainingPlan:
         sampling={"temperature": settings.temperature, "top_p": settings.top_p},
         seed=settings.seed,
         eval_sampling={"temperature": config.eval.temperature, "top_p": config.eval.top_p},
-        compare=None if config.group_reward.mode == "off" else partial(_compared, config),
+        compare=None if config.group_reward.mode == "off" else partial(compared, config),
     )
-
-
-async def _compared(config: RunConfig, outcomes: Sequence[Outcome]) -> tuple[list[Outcome], dict[str, float]]:
-    async with OpenRewardClient(config) as client:
-        return await compare(outcomes, client, config.group_reward, patience=config.rollout.patience)

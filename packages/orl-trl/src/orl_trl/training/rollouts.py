@@ -15,32 +15,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import AbstractAsyncContextManager, ExitStack
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from orl_core.task import Task
 from orl_rollout.edge import interrupt
-from orl_rollout.loop.engine import Engine
-from orl_rollout.loop.sampling import sampling_seed
 from orl_rollout.results.metrics import stats_of, training_metrics
 from orl_rollout.results.outcome import Outcome
-from orl_rollout.runtime.runtime import RolloutRequest
-from orl_rollout.runtime.stack import play_all
+from orl_rollout.training.play import Batch, Player, play
 
 from orl_trl.engine.batch_engine import BatchEngine
 from orl_trl.engine.loop_thread import JOIN_SECONDS, STOP_SECONDS, LoopThread
 from orl_trl.run_plan.training_plan import TrainingPlan
-
-
-class Player(Protocol):
-    """The player of tasks: `orl_rollout.runtime.runtime.Runtime`, or a fake."""
-
-    async def play(self, request: RolloutRequest, engine: Engine, /) -> Outcome:
-        """Play one rollout.
-
-        Raises:
-            OrlError: the run must end.
-        """
-        ...
 
 
 class Rollouts:
@@ -57,7 +42,7 @@ class Rollouts:
         open_player: Callable[[], AbstractAsyncContextManager[Player]],
     ) -> None:
         self.step = 0
-        self.outcomes: list[Outcome] = []
+        self.outcomes: Sequence[Outcome] = []
         self.compared: dict[str, float] = {}
         self.started = self.seconds = 0.0
         self.plan = plan
@@ -121,34 +106,33 @@ class Rollouts:
         Raises:
             RunAborted: too many rollouts end in ERROR.
         """
-        tasks = [task for task in self.plan.held_out for _ in range(self.plan.eval_samples)]
-        return self._play(tasks, f"eval/{self.step}", self.plan.eval_sampling, evaluation=True)
+        return self._play(self.plan.held_out, f"eval/{self.step}", self.plan.eval_sampling, evaluation=True)
 
     def _play(
         self, tasks: Sequence[Task], name: str, sampling: Mapping[str, Any], *, evaluation: bool
     ) -> list[Outcome]:
         """Play on the loop's thread and serve the engine on this one. A signal here cancels the rollouts there."""
-        requests = [
-            RolloutRequest(
-                task=task,
-                rollout_id=f"{name}/{row}",
-                sampling={**sampling, "sampling_seed": sampling_seed(self.plan.seed, task.key, f"{name}/{row}")},
-                evaluation=evaluation,
-                step=self.step,
-            )
-            for row, task in enumerate(tasks)
-        ]
+        batch = Batch(
+            tasks=tasks,
+            samples=self.plan.eval_samples if evaluation else 1,
+            name=name,
+            seed=self.plan.seed,
+            sampling=sampling,
+            step=self.step,
+            evaluation=evaluation,
+            concurrency=self.plan.concurrency,
+        )
         trained = self.step if evaluation else self.step - 1
         with self.engine.batch(str(trained)):
-            playing = self._thread.submit(self._play_all(requests))
+            playing = self._thread.submit(self._play_all(batch))
             try:
                 return self.engine.serve(until=playing)
             finally:
                 playing.cancel()
 
-    async def _play_all(self, requests: Sequence[RolloutRequest]) -> list[Outcome]:
+    async def _play_all(self, batch: Batch) -> list[Outcome]:
         async with self._playing:
-            return await play_all(self._player.play, requests, self._client, self.plan.concurrency)
+            return await play(batch, self._player, self._client, lambda outcome: outcome)
 
     async def _live(self, opened: Future[Player]) -> None:
         """Keep the player open until the last batch, finished or cancelled, has let go of it."""

@@ -14,6 +14,7 @@ import torch
 from orl_core.config.trainer import MAX_LOGPROB_DIFFERENCE
 from orl_core.datum import Datum
 from orl_rollout.results.outcome import Outcome
+from orl_rollout.training.rows import advantages_per_id
 from torch.nn.functional import pad
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
@@ -21,7 +22,6 @@ from trl.trainer.utils import pad as pad_rows
 
 from orl_trl.training.importance import Difference, check_difference, importance_ratios
 from orl_trl.training.rollouts import Rollouts
-from orl_trl.training.turns import advantages_of_rows
 
 _FILLER = Datum(task_key="", rollout_id="", prompt=(0,), response=(0,), sampled=(0,), loss_mask=(0,), logprobs=(0.0,))
 
@@ -43,7 +43,8 @@ class SeveralRows(GRPOTrainer):
         outcomes, args = cast("Rollouts", self.rollout_func).outcomes, cast("GRPOConfig", self.args)
         of_turns: list[list[list[float]]] = []
         if self.turn_advantages:
-            of_turns = advantages_of_rows(outcomes, args.num_generations or 1, scale=args.scale_rewards == "group")
+            scale, group_size = args.scale_rewards == "group", args.num_generations or 1
+            of_turns = advantages_per_id(outcomes, group_size, center=True, scale=scale, turns=True)
             empty = batch["advantages"].new_zeros(0, batch["completion_ids"].size(1))
             batch["advantages"] = _below(empty, [(*own, [0.0])[0] for own in of_turns], 0, left=False)
         rows = more_rows(outcomes)

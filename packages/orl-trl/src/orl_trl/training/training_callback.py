@@ -6,31 +6,22 @@ It is TRL's callback: a step of orl is one batch of rollouts and TRL's updates o
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
-from msgspec import UNSET, structs
 from orl_core.errors import OrlError
 from orl_rollout.edge import interrupt
-from orl_rollout.logs import logger_of
-from orl_rollout.results.metrics import evaluation_metrics, stats_of, training_metrics
-from orl_rollout.results.outcome import Outcome
-from orl_rollout.run_folder import metrics_log
-from orl_rollout.run_folder.contract import Run
+from orl_rollout.run_folder.contract import CHECKPOINT, Run
 from orl_rollout.run_folder.gpu_usage import gpu_usage
-from orl_rollout.run_folder.logprob_drift import DIFFERENCE, LogprobDrift
-from orl_rollout.run_folder.summary import BROKE_OFF, Summary, SummaryFile
+from orl_rollout.training.course import Record
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from orl_trl.engine.served_engine import SYNC_SECONDS
 from orl_trl.run_plan.gpu_memory import peak_memory
 from orl_trl.training.micro_batches import naming_options
 from orl_trl.training.rollouts import Rollouts
-from orl_trl.training.trl_metrics import trl_metrics, versions
+from orl_trl.training.trl_metrics import PACKAGES, trl_metrics
 from orl_trl.training.whole_checkpoints import WholeCheckpoints
-
-logger = logger_of("orl")
 
 
 class Training(TrainerCallback):
@@ -40,38 +31,27 @@ class Training(TrainerCallback):
         self._run = run
         self._rollouts = rollouts
         self._updates = updates
-        self._history = run.folder / "metrics.jsonl"
-        self._steps = self._begun = 0
+        self._begun = 0
         self._logs: list[dict[str, Any]] = []
         self._measured = -1
-        self._parameters = 0
-        self._summary = SummaryFile(run.folder, self._summary_of)
-        self._drift = LogprobDrift(run.config.trainer.max_logprob_difference)
+        self._record = Record(run, PACKAGES, self._facts)
 
     def train(self, trainer: WholeCheckpoints) -> None:
         """Train to the end. Summary and checkpoint are written on every path, also on a signal and from the breaker."""
         self._trainer = trainer
-        self._parameters = cast("PreTrainedModel", trainer.model).num_parameters()
         trainer.add_callback(self)
         start = trainer.start
-        self._steps = self._begun = start.step if start else 0
-        ending: dict[str, Any] = {"error": BROKE_OFF}
-        with interrupt.notified(self._summary.interrupted), gpu_usage() as self._gpu_usage:
+        self._record.steps = self._begun = start.step if start else 0
+        with gpu_usage() as self._gpu_usage:
             try:
-                with interrupt.patient(), naming_options():
+                with self._record.running(), interrupt.patient(), naming_options():
                     self._measure(self._begun)
                     trainer.train(resume_from_checkpoint=str(start.folder) if start else None)
                     self._measure(self._rollouts.step)
-                ending = {}
-            except KeyboardInterrupt:
-                ending = {"interrupted": True}
-                raise
-            except (OrlError, OSError) as error:
-                ending = {"error": str(error)}
-                raise
             finally:
-                with interrupt.held():
-                    self._conclude(ending)
+                with interrupt.held(), self._record.concluded():
+                    if self._record.steps > self._begun:
+                        trainer.save_whole(self._run.folder / CHECKPOINT, self._record.steps)
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Save as often as this run says: the state may be that of the run before."""
@@ -120,13 +100,9 @@ class Training(TrainerCallback):
         memory = {"train_memory_gib": peak} if (peak := peak_memory()) else {}
         more = {**trl_metrics(self._logs), **spent, **memory, "out_of_memory": float(self._trainer.out_of_memory)}
         self._trainer.out_of_memory = 0
-        metrics = self._add("train", step, rollouts.outcomes, seconds=seconds, more=more)
-        self._trainer.note_random_state()  # before the step counts: a signal may end the measurement below
-        self._steps = step
-        if DIFFERENCE in metrics:
-            self._drift.add(metrics[DIFFERENCE])
-        if self._drift.fault:
-            raise OrlError(self._drift.fault)
+        self._record.add("train", step, rollouts.outcomes, seconds=seconds, more={**more, **self._gpu_usage()})
+        self._trainer.note_random_state()  # a signal may end the measurement below
+        self._record.check_drift()
         interval = self._run.config.eval.interval
         if interval and step % interval == 0 and not final:
             self._measure(step)
@@ -140,52 +116,11 @@ class Training(TrainerCallback):
         outcomes = self._rollouts.evaluate()
         self._measured = step
         seconds = time.monotonic() - started
-        metrics = self._add("eval", step, outcomes, seconds=seconds, more=self._rollouts.engine.metrics)
+        more = {**self._rollouts.engine.metrics, **self._gpu_usage()}
+        metrics = self._record.add("eval", step, outcomes, seconds=seconds, more=more)
         self._trainer.log({f"eval_{name}": value for name, value in metrics.items()})
 
-    def _add(
-        self,
-        kind: metrics_log.Kind,
-        step: int,
-        outcomes: Sequence[Outcome],
-        *,
-        seconds: float,
-        more: Mapping[str, float] | None = None,
-    ) -> dict[str, float]:
-        metrics_by_name = evaluation_metrics if kind == "eval" else training_metrics
-        metrics = {**(more or {}), **self._gpu_usage(), **metrics_by_name(map(stats_of, outcomes))}
-        metrics_log.append(self._history, kind, step, metrics, seconds=seconds)
-        return metrics
-
-    def _conclude(self, ending: dict[str, Any]) -> None:
-        """Write the summary, the weights under another name, and the summary again.
-
-        A run that dies in the middle has a summary that says so, and no torn `checkpoint`. An error that ended the run
-        counts, and not that of the save after it.
-
-        Raises:
-            OrlError: the weights cannot be written, and no other error ended the run.
-        """
-        self._summary.interrupted()
-        try:
-            if self._steps > self._begun:
-                self._trainer.save_whole(self._run.folder / "checkpoint", self._steps)
-        except OrlError as fault:
-            self._summary.end({"error": str(fault), **ending})
-            if "error" not in ending:
-                raise
-            logger.error("%s", fault)
-        else:
-            self._summary.end(ending)
-
-    def _summary_of(self) -> Summary:
-        return structs.replace(
-            Summary.of(self._run.config, metrics_log.read(self._history)),
-            model_params=self._parameters,
-            steps=self._steps,
-            resumed_from=str(self._trainer.start.folder) if self._trainer.start else UNSET,
-            resumed_step=self._begun if self._trainer.start else UNSET,
-            seconds_total=round(time.monotonic() - self._run.started, 1),
-            versions=versions(),
-            **self._run.facts,
-        )
+    def _facts(self) -> dict[str, Any]:
+        start = self._trainer.start
+        resumed = {"resumed_from": str(start.folder), "resumed_step": start.step} if start else {}
+        return {"model_params": cast("PreTrainedModel", self._trainer.model).num_parameters(), **resumed}

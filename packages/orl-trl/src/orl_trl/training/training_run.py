@@ -23,6 +23,7 @@ from orl_rollout.run_folder.tracking import tracking
 from orl_rollout.runtime.runtime import Runtime
 from orl_rollout.runtime.stack import open_runtime
 from orl_rollout.tokenizer.pretrained import load_pretrained
+from orl_rollout.training.play import Player
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.integrations.integration_utils import TensorBoardCallback
 from trl.trainer.grpo_config import GRPOConfig
@@ -38,7 +39,7 @@ from orl_trl.run_plan.resume import check_start, order_of, start_of
 from orl_trl.run_plan.settings import check_settings, grpo_config, updates_per_step
 from orl_trl.run_plan.training_plan import plan_of
 from orl_trl.training.importance import correct_ratios
-from orl_trl.training.rollouts import Player, Rollouts
+from orl_trl.training.rollouts import Rollouts
 from orl_trl.training.training_callback import Training
 from orl_trl.training.whole_checkpoints import WholeCheckpoints
 

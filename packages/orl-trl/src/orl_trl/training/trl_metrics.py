@@ -1,10 +1,8 @@
-"""TRL's own numbers, and the versions that a result depends on. Pure; knows TRL's log only as a mapping."""
+"""TRL's own numbers, and the packages that a result depends on. Pure; knows TRL's log only as a mapping."""
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from orl_rollout.run_folder.metrics_log import mean
@@ -26,14 +24,3 @@ def trl_metrics(logs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     names = dict.fromkeys(name for log in logs for name in log if name not in _NOT_OURS)
     means = {name: mean(log.get(name) for log in logs) for name in names if not name.startswith("rewards/")}
     return with_common_names({name: value for name, value in means.items() if value is not None}, NAMES)
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that a result depends on."""
-    numbers = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            numbers[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return numbers

@@ -1,0 +1,275 @@
+"""The course of a run: measure, train step by step, measure again, write the results, however it ends.
+
+A step plays a batch with the present weights, makes rows of the outcomes, updates the policy, and publishes the new
+weights to the engine. All of it runs on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import random
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from msgspec import Struct, structs
+from orl_core.config import TrainerConfig
+from orl_core.errors import OrlError
+from orl_core.estimators import estimator_named
+from orl_core.task import Task
+
+from orl_rollout.edge import interrupt
+from orl_rollout.logs import logger_of
+from orl_rollout.results.metrics import evaluation_metrics, stats_of, training_metrics
+from orl_rollout.results.outcome import Outcome
+from orl_rollout.run_folder import metrics_log
+from orl_rollout.run_folder.contract import CHECKPOINT, Run
+from orl_rollout.run_folder.logprob_drift import DIFFERENCE, LogprobDrift
+from orl_rollout.run_folder.metrics_log import Kind
+from orl_rollout.run_folder.summary import BROKE_OFF, Summary, SummaryFile
+from orl_rollout.run_folder.tracking import Report
+from orl_rollout.training.play import Batch, Player, compared, play
+from orl_rollout.training.policy import Policy
+from orl_rollout.training.rows import rows_of
+
+SAVE_SECONDS = 60.0  # for the last checkpoint of a run that is interrupted
+logger = logger_of("orl")
+
+
+class Schedule(Struct, frozen=True, kw_only=True):
+    """The tasks of each step, and those of evaluations. `trainer` has no default left; `done` steps were trained."""
+
+    trainer: TrainerConfig
+    tasks: tuple[Task, ...]
+    held_out: tuple[Task, ...] = ()
+    done: int = 0
+
+    @property
+    def steps(self) -> int:
+        """Return the number of steps of the whole training."""
+        return self.trainer.num_rollout or 0
+
+    @property
+    def group_size(self) -> int:
+        """Return the number of rollouts of a task."""
+        return self.trainer.n_samples or 1
+
+    def tasks_of(self, step: int) -> list[Task]:
+        """Return the tasks of a step, from 1. Their order depends on the seed."""
+        width = self.trainer.rollout_batch_size or 1
+        places = range((step - 1) * width, step * width)
+        return [self.tasks[self._shuffled(place // len(self.tasks))[place % len(self.tasks)]] for place in places]
+
+    def _shuffled(self, epoch: int) -> Sequence[int]:
+        order = list(range(len(self.tasks)))
+        random.Random(f"{self.trainer.seed}/{epoch}").shuffle(order)  # noqa: S311 - a run needs repeatable chance
+        return order
+
+
+class Record:
+    """The files of a run while it trains: a line of metrics for each step, the summary, the judge of drift.
+
+    `steps` is the number of steps so far. `facts` returns what else the summary says.
+    """
+
+    def __init__(self, run: Run, packages: Sequence[str], facts: Callable[[], Mapping[str, Any]]) -> None:
+        self.steps = 0
+        self._run, self._facts = run, facts
+        self._ending: dict[str, Any] = {"error": BROKE_OFF}
+        self._versions = versions_of(packages)
+        self._history = run.folder / "metrics.jsonl"
+        self._summary = SummaryFile(run.folder, self._summary_of)
+        self._drift = LogprobDrift(run.config.trainer.max_logprob_difference)
+
+    def add(
+        self,
+        kind: Kind,
+        step: int,
+        outcomes: Sequence[Outcome],
+        *,
+        seconds: float,
+        more: Mapping[str, float],
+    ) -> dict[str, float]:
+        """Write the line of a step or an evaluation, and return its metrics.
+
+        Raises:
+            OrlError: it cannot be written.
+        """
+        by_name = evaluation_metrics if kind == "eval" else training_metrics
+        metrics = {**more, **by_name(map(stats_of, outcomes))}
+        metrics_log.append(self._history, kind, step, metrics, seconds=seconds)
+        if kind == "train":
+            self.steps = step
+            if DIFFERENCE in metrics:
+                self._drift.add(metrics[DIFFERENCE])
+        return metrics
+
+    def check_drift(self) -> None:
+        """End the run if training and engine have other weights.
+
+        Raises:
+            OrlError: their logprobs differ too much.
+        """
+        if self._drift.fault:
+            raise OrlError(self._drift.fault)
+
+    @contextmanager
+    def running(self) -> Generator[None]:
+        """Note how the block ends. A signal is in the summary at once."""
+        with interrupt.notified(self._summary.interrupted):
+            try:
+                yield
+                self._ending = {}
+            except (asyncio.CancelledError, KeyboardInterrupt):
+                self._ending = {"interrupted": True}
+                raise
+            except (OrlError, OSError) as error:
+                self._ending = {"error": str(error)}
+                raise
+
+    @contextmanager
+    def concluded(self) -> Generator[Mapping[str, Any]]:
+        """Write the summary before and after the block, which saves the weights. Yield how the run ended, if not whole.
+
+        Raises:
+            OrlError: the weights cannot be saved, and no error ended the run.
+        """
+        self._summary.interrupted()
+        try:
+            yield self._ending
+        except (OrlError, TimeoutError) as fault:
+            self._summary.end({"error": str(fault), **self._ending})
+            if "error" not in self._ending:
+                raise
+            logger.error("the last steps are not saved: %s", fault)
+        else:
+            self._summary.end(self._ending)
+
+    def _summary_of(self) -> Summary:
+        return structs.replace(
+            Summary.of(self._run.config, metrics_log.read(self._history)),
+            steps=self.steps,
+            seconds_total=round(time.monotonic() - self._run.started, 1),
+            versions=self._versions,
+            **self._facts(),
+            **self._run.facts,
+        )
+
+
+def versions_of(packages: Sequence[str]) -> dict[str, str]:
+    """Return the versions of Python and of those `packages` that are installed."""
+    numbers = {"python": platform.python_version()}
+    for name in packages:
+        with suppress(PackageNotFoundError):
+            numbers[name] = version(name)
+    return numbers
+
+
+class Course:
+    """One run of an open `policy` and `player`; `report` takes the lines of its metrics."""
+
+    def __init__(
+        self, run: Run, schedule: Schedule, policy: Policy, player: Player, record: Record, report: Report
+    ) -> None:
+        self._run, self._schedule, self._policy, self._player = run, schedule, policy, player
+        self._record, self._report = record, report
+        self._estimator = estimator_named(schedule.trainer.advantage_estimator or "grpo")
+        self._measured = -1
+        self._saved = record.steps = schedule.done
+
+    async def run(self) -> None:
+        """Train to the end. Summary and checkpoint are written on every path, also on a signal and from the breaker."""
+        try:
+            with self._record.running():
+                await self._train()
+        finally:
+            with self._record.concluded() as ending:
+                if self._record.steps > self._saved:
+                    await asyncio.wait_for(self.save(), SAVE_SECONDS if ending else None)
+
+    async def _train(self) -> None:
+        await self._policy.publish(str(self._record.steps))
+        await self.measure()
+        trainer, evaluation = self._schedule.trainer, self._run.config.eval
+        while (done := self._record.steps) < self._schedule.steps:
+            await self.step(done + 1)
+            if trainer.save_interval and (done + 1) % trainer.save_interval == 0:
+                await self.save()
+            if evaluation.interval and (done + 1) % evaluation.interval == 0:
+                await self.measure()
+        await self.measure()
+
+    async def step(self, step: int) -> None:
+        """Play a batch of groups, train on it, and let the engine have the new weights."""
+        started = time.monotonic()
+        outcomes, scored = await compared(self._run.config, await self._play(self._training(step)))
+        played = time.monotonic()
+        turns = self._run.config.turn_advantages
+        rows = rows_of(outcomes, self._schedule.group_size, self._estimator, turns=turns)
+        trained = await self._policy.update(rows, step)
+        updated = time.monotonic()
+        await self._policy.publish(str(step))
+        ended = time.monotonic()
+        seconds = {
+            "rollout_seconds": played - started,
+            "train_seconds": updated - played,
+            "weight_sync_seconds": ended - updated,
+            "step_seconds": ended - started,
+        }
+        self._add("train", step, outcomes, seconds=ended - started, more={**trained, **scored, **seconds})
+        self._record.check_drift()
+
+    async def measure(self) -> None:
+        """Play the held-out tasks, if there are any, once for the same weights."""
+        step = self._record.steps
+        if not self._schedule.held_out or self._measured == step:
+            return
+        started = time.monotonic()
+        outcomes = await self._play(self._evaluation(step))
+        self._measured = step
+        self._add("eval", step, outcomes, seconds=time.monotonic() - started, more={})
+
+    async def save(self) -> None:
+        """Write the checkpoint of the steps so far."""
+        await self._policy.save(self._run.folder / CHECKPOINT, self._record.steps)
+        self._saved = self._record.steps
+
+    def _training(self, step: int) -> Batch:
+        trainer = self._schedule.trainer
+        return Batch(
+            tasks=self._schedule.tasks_of(step),
+            samples=self._schedule.group_size,
+            name=f"train/{step}",
+            seed=trainer.seed,
+            sampling={"temperature": trainer.temperature, "top_p": 1.0},
+            step=step,
+        )
+
+    def _evaluation(self, step: int) -> Batch:
+        own = self._run.config.eval
+        return Batch(
+            tasks=self._schedule.held_out,
+            samples=own.samples,
+            name=f"eval/{step}",
+            seed=self._schedule.trainer.seed,
+            sampling={"temperature": own.temperature, "top_p": own.top_p},
+            step=step,
+            evaluation=True,
+        )
+
+    async def _play(self, batch: Batch) -> list[Outcome]:
+        return await play(batch, self._player, self._policy.engine(), lambda outcome: outcome)
+
+    def _add(
+        self,
+        kind: Kind,
+        step: int,
+        outcomes: Sequence[Outcome],
+        *,
+        seconds: float,
+        more: Mapping[str, float],
+    ) -> None:
+        self._report(kind, step, self._record.add(kind, step, outcomes, seconds=seconds, more=more))

@@ -1,0 +1,148 @@
+"""The course of a run with a policy that counts: the order of a step, measurements, checkpoints, every ending."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+from orl_core.config import decode_config
+from orl_core.errors import OrlError, RunAborted
+from orl_core.task import Task
+from orl_rollout.loop.engine import Engine
+from orl_rollout.results.outcome import Outcome
+from orl_rollout.run_folder import metrics_log
+from orl_rollout.run_folder.contract import CHECKPOINT, Run
+from orl_rollout.runtime.runtime import RolloutRequest
+from orl_rollout.training.course import Course, Record, Schedule
+from orl_rollout.training.rows import Row
+
+from tests.kit.paid_turns import JOB, outcome
+
+TASKS = tuple(Task(env_name="A/B", deployment_name="A/B", index=index) for index in range(5))
+ENVIRONMENT = JOB.task.env_name
+
+
+class Counted:
+    """Policy, engine and player of a run. `said` has what was asked of it, in order; `faults` what it raises."""
+
+    def __init__(self, faults: Mapping[str, BaseException] = {}) -> None:
+        self.said: list[str] = []
+        self.rows: list[Sequence[Row]] = []
+        self._faults = faults
+
+    def _say(self, what: str) -> None:
+        if not self.said or self.said[-1] != what:
+            self.said.append(what)
+        if what in self._faults:
+            raise self._faults[what]
+
+    def engine(self) -> Engine:
+        return cast("Engine", self)
+
+    async def update(self, rows: Sequence[Row], step: int) -> Mapping[str, float]:
+        self.rows.append(rows)
+        self._say(f"update {step}")
+        return {"loss": 0.5, "logprob_difference": 0.001}
+
+    async def publish(self, version: str) -> None:
+        self._say(f"publish {version}")
+
+    async def save(self, folder: Path, step: int) -> None:
+        assert folder.name == CHECKPOINT
+        self._say(f"save {step}")
+
+    async def play(self, request: RolloutRequest, engine: Engine) -> Outcome:
+        assert engine is self
+        self._say(request.rollout_id.rsplit("/", 1)[0])
+        return outcome([([1], [2, 3], float(request.rollout_id[-1] == "0"))])
+
+
+def course(folder: Path, policy: Counted, *, done: int = 0, held_out: int = 2, **trainer: Any) -> Course:
+    sizes = {"n_samples": 2, "rollout_batch_size": 2, "num_rollout": 3, **trainer}
+    tree = {"environments": {ENVIRONMENT: {}}, "eval": {"interval": 2}, "trainer": sizes}
+    config = decode_config(tree, "test")
+    run = Run(config=config, folder=folder, task_data=folder / "tasks.jsonl")
+    schedule = Schedule(trainer=config.trainer, tasks=TASKS, held_out=TASKS[:held_out], done=done)
+    record = Record(run, ("orl-core", "no-such-package"), lambda: {"resumed_step": done})
+    return Course(run, schedule, policy, policy, record, lambda *_: None)
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    return msgspec.json.decode((folder / "summary.json").read_bytes())
+
+
+async def test_step_plays_updates_publishes_and_measures(tmp_path: Path) -> None:
+    policy = Counted()
+    await course(tmp_path, policy, save_interval=2).run()
+    assert policy.said == [
+        "publish 0", "eval/0",
+        "train/1", "update 1", "publish 1",
+        "train/2", "update 2", "publish 2", "save 2", "eval/2",
+        "train/3", "update 3", "publish 3", "eval/3", "save 3",
+    ]  # fmt: skip
+    rows = metrics_log.read(tmp_path / "metrics.jsonl")
+    assert [(row.kind, row.step) for row in rows] == [
+        ("eval", 0), ("train", 1), ("train", 2), ("eval", 2), ("train", 3), ("eval", 3),
+    ]  # fmt: skip
+    assert rows[1].metrics["loss"] == 0.5
+    assert {"rollout_seconds", "train_seconds", "weight_sync_seconds", "step_seconds"} < rows[1].metrics.keys()
+    assert [len(batch) for batch in policy.rows] == [4, 4, 4]
+    whole = summary(tmp_path)
+    assert (whole["steps"], whole["resumed_step"], "error" in whole) == (3, 0, False)
+    assert "orl-core" in whole["versions"]
+    assert "no-such-package" not in whole["versions"]
+
+
+async def test_run_goes_on_after_the_steps_that_are_done(tmp_path: Path) -> None:
+    policy, whole = Counted(), Counted()
+    await course(tmp_path, policy, done=2, held_out=0).run()
+    assert policy.said == ["publish 2", "train/3", "update 3", "publish 3", "save 3"]
+    (tmp_path / "whole").mkdir()
+    await course(tmp_path / "whole", whole, held_out=0).run()
+    assert policy.rows[0] == whole.rows[2]
+
+
+@pytest.mark.parametrize(
+    ("fault", "ending", "saved"),
+    [
+        ({"train/2": RunAborted("too many")}, {"error": "too many"}, "save 1"),
+        ({"update 2": OrlError("no memory")}, {"error": "no memory"}, "save 1"),
+        ({"publish 2": asyncio.CancelledError()}, {"interrupted": True}, "save 1"),
+        ({"save 3": OrlError("disk full")}, {"error": "disk full"}, "save 3"),
+        ({"update 2": OrlError("no memory"), "save 1": OrlError("disk full")}, {"error": "no memory"}, "save 1"),
+        ({"update 1": ZeroDivisionError()}, {"error": "it broke off; the traceback says where"}, ""),
+    ],
+)
+async def test_every_ending_leaves_summary_and_checkpoint(
+    tmp_path: Path, fault: dict[str, BaseException], ending: dict[str, Any], saved: str
+) -> None:
+    policy = Counted(fault)
+    with pytest.raises(type(next(iter(fault.values())))):
+        await course(tmp_path, policy).run()
+    found = summary(tmp_path)
+    assert {name: found[name] for name in ("error", "interrupted") if name in found} == ending
+    assert [one for one in policy.said if one.startswith("save")] == [saved] * bool(saved)
+
+
+async def test_drift_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = Counted()
+
+    async def update(rows: Sequence[Row], step: int) -> Mapping[str, float]:
+        return {"logprob_difference": 0.9}
+
+    monkeypatch.setattr(policy, "update", update)
+    with pytest.raises(OrlError, match="logprobs"):
+        await course(tmp_path, policy, num_rollout=40, held_out=0).run()
+    assert summary(tmp_path)["steps"] == 8
+
+
+def test_tasks_of_a_step_come_once_an_epoch() -> None:
+    config = decode_config({"environments": {ENVIRONMENT: {}}, "trainer": {"rollout_batch_size": 1}}, "test")
+    schedule = Schedule(trainer=config.trainer, tasks=TASKS)
+    keys = [schedule.tasks_of(step)[0].key for step in range(1, 11)]
+    assert {*keys[:5]} == {*keys[5:]} == {task.key for task in TASKS}
+    assert keys[:5] != keys[5:]
