@@ -54,7 +54,7 @@ def options_of(command: str) -> set[str]:
     for trainer in trainers.installed():
         made = COMMANDS[command].parser()
         made.prepare([trainer])
-        names |= {name for action in made._actions for name in action.option_strings}  # pyright: ignore[reportPrivateUsage]
+        names |= {*OPTION.findall(made.format_help())}
     return names
 
 
