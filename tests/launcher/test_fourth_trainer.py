@@ -146,8 +146,15 @@ def orl(working: Path, *commands: list[str]) -> list[tuple[int, str]]:
 def test_fourth_trainer_trains_resumes_and_evaluates(working: Path) -> None:  # shows A25
     first_run = ["train", "fourth", "--config", "my.yaml", "--name", "first", "--zeal", "3"]
     second_run = ["train", "--config", "my.yaml", "--name", "second", "--load", "runs/first", "--num-rollout", "1"]
-    ended = orl(working, first_run, second_run)
-    assert [code for code, _ in ended] == [0, 0], ended
+    third_run = [*second_run, "--name", "third", "--set", "environments.playground/GuessNumber.max_turns=3"]
+    allowed = ["--allow-changes", "max_turns"]
+    ended = orl(working, first_run, second_run, third_run, [*third_run, *allowed], [*third_run, *allowed, "--dry-run"])
+    assert [code for code, _ in ended] == [0, 0, 1, 0, 0], ended
+    assert "environments.playground/GuessNumber.max_turns" in ended[2][1]
+    for _, shown in ended[3:]:
+        assert "max_turns: 20, now 3" in shown
+    assert not any("max_turns: " in shown for _, shown in ended[:2])
+    assert json.loads((working / "runs/third/config.json").read_bytes())["trainer"]["allow_changes"] == "max_turns"
     first, second = (read(working / "runs" / name / "metrics.jsonl") for name in ("first", "second"))
     zeal = "playground/GuessNumber/zeal"
     assert [(row.kind, row.step, row.metrics.get(zeal)) for row in first] == [

@@ -33,6 +33,7 @@ from orl_launcher.trainers import (
     new_run,
     plan_run,
     print_plan,
+    resumed,
     task_data_of,
     unread,
 )
@@ -172,7 +173,7 @@ def _train(config: RunConfig, trainer: Trainer, folder: Path, arguments: argpars
     started = time.monotonic()
     console = cli.console()
     console.print(f"run {folder}", style="bold", soft_wrap=True)
-    for note in unread(config):
+    for note in (*resumed(config), *unread(config)):
         console.print(note, soft_wrap=True)
     write_config(folder, config)
     interrupt.check()

@@ -41,6 +41,10 @@ class TrainerConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         str | None,
         Meta(description="Checkpoint to resume from: its folder, or a run's."),
     ] = None
+    allow_changes: Annotated[
+        str | None,
+        Meta(description="Keys, with commas, that may differ from the run that `load` continues."),
+    ] = None
     lr: Annotated[Annotated[float, Meta(gt=0)] | None, Meta(description="Learning rate.")] = None
     lr_decay_style: Annotated[
         Literal["constant", "linear", "cosine"] | None, Meta(description="Schedule of the learning rate.")
