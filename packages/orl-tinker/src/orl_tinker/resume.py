@@ -14,7 +14,7 @@ from orl_core.errors import ConfigError, OrlError, boundary
 from orl_rollout.edge.files import replace
 from orl_rollout.run_folder.checkpoint import Checkpoint, lasting_name, write_note
 
-from orl_tinker.options import DEFAULTS, NAME, own_options
+from orl_tinker.options import NAME, own_options
 
 STATE = "orl_tinker.json"
 SCHEME = "tinker:/"  # a path of the server: its second slash is lost if it was taken for a folder
@@ -30,15 +30,10 @@ class Saved(Struct, frozen=True, kw_only=True):
 
 
 def order_of(config: RunConfig, tasks: Sequence[str]) -> dict[str, Any]:
-    """Return the settings that a run over `tasks`, their keys, shares with the one that continues it."""
-    trainer, own = config.trainer.with_defaults(DEFAULTS), own_options(config.trainer)
-    shared = ("seed", "rollout_batch_size", "n_samples", "lr", "weight_decay", "adam_beta1", "adam_beta2", "adam_eps")
-    return {
-        **{name: getattr(trainer, name) for name in shared},
-        "tasks": sha256("\n".join(tasks).encode()).hexdigest() if tasks else "",
-        "lora_rank": own.lora_rank,
-        "loss_fn": own.loss_fn,
-    }
+    """Return what a run over `tasks`, their keys, shares with the one that continues it next to its configuration."""
+    own = own_options(config.trainer)
+    digest = sha256("\n".join(tasks).encode()).hexdigest() if tasks else ""
+    return {"tasks": digest, "lora_rank": own.lora_rank, "loss_fn": own.loss_fn}
 
 
 def saved_in(config: RunConfig) -> Saved | None:
