@@ -152,8 +152,8 @@ def test_fourth_trainer_trains_resumes_and_evaluates(working: Path) -> None:  # 
     assert [code for code, _ in ended] == [0, 0, 1, 0, 0], ended
     assert "environments.playground/GuessNumber.max_turns" in ended[2][1]
     for _, shown in ended[3:]:
-        assert "max_turns: 20, now 3" in shown
-    assert not any("max_turns: " in shown for _, shown in ended[:2])
+        assert "max_turns was 20, and is 3 now" in shown
+    assert not any("max_turns was " in shown for _, shown in ended[:2])
     assert json.loads((working / "runs/third/config.json").read_bytes())["trainer"]["allow_changes"] == "max_turns"
     first, second = (read(working / "runs" / name / "metrics.jsonl") for name in ("first", "second"))
     zeal = "playground/GuessNumber/zeal"

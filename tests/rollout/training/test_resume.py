@@ -68,7 +68,7 @@ def test_change_of_what_is_learned_is_refused(key: str, value: Any) -> None:  # 
 @pytest.mark.parametrize(("key", "value"), LISTED)
 def test_other_change_is_listed(key: str, value: Any) -> None:
     (line,) = check_resume(changed(key, value), DEFAULTS)
-    assert line.startswith(f"{key}: ")
+    assert line.startswith(f"{key} was ")
 
 
 def test_environment_that_is_added_is_refused() -> None:

@@ -30,7 +30,7 @@ class Saved(Struct, frozen=True, kw_only=True):
 
 
 def order_of(config: RunConfig, tasks: Sequence[str]) -> dict[str, Any]:
-    """Return what a run over `tasks`, their keys, shares with the one that continues it next to its configuration."""
+    """Return what a run over `tasks`, their keys, shares with the one that continues it."""
     own = own_options(config.trainer)
     digest = sha256("\n".join(tasks).encode()).hexdigest() if tasks else ""
     return {"tasks": digest, "lora_rank": own.lora_rank, "loss_fn": own.loss_fn}

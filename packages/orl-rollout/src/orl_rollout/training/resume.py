@@ -18,15 +18,15 @@ from orl_rollout.run_folder.config_file import read_object
 
 # Keys of these may differ: addresses, paths, limits of this machine, tracking, the number of steps, and evaluation.
 FREE = {
-    "": "secrets openreward_run_name chat_template_date eval",
+    "": "secrets chat_template_date eval",
     "environments": "secrets base_url send_api_key max_concurrency call_timeout replay eval_splits success_reward",
     "rollout": "patience max_error_rate reward_timeout reward_concurrency journal upload call_timeout turn_timeout "
     "rollout_timeout",
     "group_reward": "timeout",
-    "trainer": "backend model num_rollout max_tokens_per_gpu save_interval task_data wandb_project "
+    "trainer": "backend num_rollout max_tokens_per_gpu save_interval task_data wandb_project "
     "wandb_run wandb_mode max_logprob_difference tensorboard",
 }
-OWN = (("trainer", "load"), ("trainer", "allow_changes"))  # of the new run
+OWN = {("openreward_run_name",), *(("trainer", name) for name in ("load", "model", "allow_changes"))}  # of each run
 _ABSENT = "not set"
 
 
@@ -58,7 +58,7 @@ def check_resume(config: RunConfig, defaults: Mapping[str, Any]) -> list[str]:
         raise ConfigError(
             f"--load {load}: its run has {'; '.join(differ)}. Set it as it was, or give --allow-changes {names}"
         )
-    return [f"{'.'.join(key)}: {then.get(key, _ABSENT)}, now {now.get(key, _ABSENT)}" for key in changed]
+    return [f"{'.'.join(key)} was {then.get(key, _ABSENT)}, and is {now.get(key, _ABSENT)} now" for key in changed]
 
 
 def _run_of(folder: Path) -> dict[str, Any]:
