@@ -26,9 +26,9 @@ SAMPLING = {"max_new_tokens": 6, "temperature": 1.0, "top_p": 1.0, "stop_token_i
 async def engine_of(checkpoint: Path, *, older: bool = False) -> AsyncGenerator[tuple[TinkerServer, TinkerEngine]]:
     async with TinkerServer(older=older) as server:
         own = TinkerOptions(tinker_url=server.url, lora_rank=2)
-        async with Adapters(own, Start(model=str(checkpoint), seed=1), 60.0) as policy:
-            await policy.refresh()
-            yield server, TinkerEngine(policy.sample, 60.0)
+        async with Adapters(own, Start(model=str(checkpoint), seed=1), 60.0) as adapters:
+            await adapters.refresh()
+            yield server, TinkerEngine(adapters.sample, 60.0)
 
 
 async def ask(engine: TinkerEngine, **more: Any) -> Generation:

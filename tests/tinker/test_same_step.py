@@ -72,10 +72,10 @@ def test_one_step_equals_that_of_trl(server: Served, checkpoint: Path, tmp_path:
 
     async def step() -> None:
         own = TinkerOptions(tinker_url=server.url, lora_rank=RANK, loss_fn=loss)  # pyright: ignore[reportArgumentType]
-        async with Adapters(own, Start(model=str(checkpoint), seed=0), 60.0) as policy:
+        async with Adapters(own, Start(model=str(checkpoint), seed=0), 60.0) as adapters:
             (adapted,) = server.server.models.values()
             adapted.load(before)
-            await policy.update(Update([tinker_datum(row, trained_ids(rows)) for row in rows], adam))
+            await adapters.update(Update([tinker_datum(row, trained_ids(rows)) for row in rows], adam))
 
     asyncio.run(step())
     (adapted,) = server.server.models.values()

@@ -18,19 +18,19 @@ from tinker import AdamParams, ModelInput, SamplingParams
 IDS = ModelInput.from_ints([5, 6])
 
 
-async def _sampling(server: TinkerServer, policy: Adapters) -> None:
+async def _sampling(server: TinkerServer, adapters: Adapters) -> None:
     server.tamper = lambda answer: answer.nothing  # pyright: ignore[reportAttributeAccessIssue]
-    await policy.sample(IDS, SamplingParams(max_tokens=2))
+    await adapters.sample(IDS, SamplingParams(max_tokens=2))
 
 
-async def _training(server: TinkerServer, policy: Adapters) -> None:
+async def _training(server: TinkerServer, adapters: Adapters) -> None:
     bare: dict[str, Any] = {"target_tokens": [6, 7]}
-    await policy.update(Update([tinker.Datum(model_input=IDS, loss_fn_inputs=bare)], AdamParams()))
+    await adapters.update(Update([tinker.Datum(model_input=IDS, loss_fn_inputs=bare)], AdamParams()))
 
 
-async def _handling(server: TinkerServer, policy: Adapters) -> None:
+async def _handling(server: TinkerServer, adapters: Adapters) -> None:
     server.draws = None  # pyright: ignore[reportAttributeAccessIssue]
-    await policy.sample(IDS, SamplingParams(max_tokens=2))
+    await adapters.sample(IDS, SamplingParams(max_tokens=2))
 
 
 @pytest.mark.parametrize(
@@ -41,10 +41,10 @@ async def test_fault_of_the_stand_in_ends_at_once(
 ):
     async with TinkerServer() as server:
         own = TinkerOptions(tinker_url=server.url, lora_rank=2)
-        async with Adapters(own, Start(model=str(checkpoint), seed=1), 600.0) as policy:
-            await policy.refresh()
+        async with Adapters(own, Start(model=str(checkpoint), seed=1), 600.0) as adapters:
+            await adapters.refresh()
             with pytest.raises(EngineError) as raised:
-                await asyncio.wait_for(work(server, policy), 20)
+                await asyncio.wait_for(work(server, adapters), 20)
     text = str(raised.value)
     assert "Traceback" in text
     assert fault in text

@@ -92,7 +92,7 @@ def test_run_refuses_a_checkpoint_of_other_settings(server: Served, checkpoint: 
     first = run_at(server, tmp_path / "first", checkpoint, num_rollout=1)
     trained(first)
     place = str(tmp_path / "first" / "checkpoint")
-    for changed in ({"loss_fn": "cispo"}, {"lora_rank": 8}, {"num_rollout": 1}, {"load": str(tmp_path)}):
+    for changed in ({"lr": 0.1}, {"lora_rank": 8}, {"num_rollout": 1}, {"load": str(tmp_path)}):
         run = run_at(server, tmp_path / "second", checkpoint, **{"num_rollout": 2, "load": place, **changed})
         with pytest.raises(ConfigError, match="--load"):
             plan_run(run)

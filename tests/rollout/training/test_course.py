@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 from orl_core.config import decode_config
-from orl_core.errors import OrlError, RunAborted
+from orl_core.errors import ConfigError, OrlError, RunAborted
 from orl_core.task import Task
 from orl_rollout.loop.engine import Engine
 from orl_rollout.results.outcome import Outcome
@@ -114,6 +114,11 @@ async def test_run_goes_on_after_the_steps_that_are_done(tmp_path: Path) -> None
         ({"publish 2": asyncio.CancelledError()}, {"interrupted": True}, "save 1"),
         ({"save 3": OrlError("disk full")}, {"error": "disk full"}, "save 3"),
         ({"update 2": OrlError("no memory"), "save 1": OrlError("disk full")}, {"error": "no memory"}, "save 1"),
+        (
+            {"publish 2": asyncio.CancelledError(), "save 1": OrlError("disk full")},
+            {"error": "disk full", "interrupted": True},
+            "save 1",
+        ),
         ({"update 1": ZeroDivisionError()}, {"error": "it broke off; the traceback says where"}, ""),
     ],
 )
@@ -126,6 +131,12 @@ async def test_every_ending_leaves_summary_and_checkpoint(
     found = summary(tmp_path)
     assert {name: found[name] for name in ("error", "interrupted") if name in found} == ending
     assert [one for one in policy.said if one.startswith("save")] == [saved] * bool(saved)
+
+
+@pytest.mark.parametrize("name", ["ppo", "reinforce_plus_plus"])
+def test_estimator_that_a_course_cannot_make_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        course(tmp_path, Counted(), advantage_estimator=name)
 
 
 async def test_drift_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

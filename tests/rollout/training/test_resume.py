@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import structs
 from orl_core.config import RunConfig, decode_config
 from orl_core.errors import ConfigError
 from orl_rollout.run_folder.config_file import write_config
 from orl_rollout.training.resume import check_resume
 
-DEFAULTS = {"lr": 1e-5, "temperature": 1.0}
+DEFAULTS = {"lr": 1e-5, "temperature": 1.0, "rollout_batch_size": 8, "advantage_estimator": "grpo"}
 OPTIONS = {"engine": "sglang", "num_gpus": 2}
 BEFORE: dict[str, Any] = {
     "environments": {"A/B": {"base_url": "http://127.0.0.1:1"}},
@@ -49,6 +48,10 @@ def changed(key: str, value: Any, *, allow: str | None = None) -> RunConfig:
     return decode_config(tree, "test")
 
 
+def resumed(config: RunConfig) -> list[str]:
+    return check_resume(config, config.trainer.load, DEFAULTS)
+
+
 @pytest.fixture(autouse=True)
 def _run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -60,35 +63,53 @@ def _run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("key", "value"), REFUSED)
 def test_change_of_what_is_learned_is_refused(key: str, value: Any) -> None:  # shows A14
     with pytest.raises(ConfigError, match=f"`{key}"):
-        check_resume(changed(key, value), DEFAULTS)
-    (line,) = check_resume(changed(key, value, allow=f"x, {key.rpartition('.')[2]}"), DEFAULTS)
+        resumed(changed(key, value))
+    (line,) = resumed(changed(key, value, allow=f"x, {key.rpartition('.')[2]}"))
     assert line.startswith(f"{key}")
 
 
 @pytest.mark.parametrize(("key", "value"), LISTED)
 def test_other_change_is_listed(key: str, value: Any) -> None:
-    (line,) = check_resume(changed(key, value), DEFAULTS)
+    (line,) = resumed(changed(key, value))
     assert line.startswith(f"{key} was ")
 
 
 def test_environment_that_is_added_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"environments\.C/D"):
-        check_resume(changed("environments.C/D", {}), DEFAULTS)
+        resumed(changed("environments.C/D", {}))
 
 
 def test_default_that_is_written_out_is_no_change() -> None:
-    assert check_resume(changed("trainer.lr", 1e-5), DEFAULTS) == []
+    assert resumed(changed("trainer.lr", 1e-5)) == []
 
 
-def test_checkpoint_without_a_run_has_nothing_to_compare(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("trainer.flags", {}), ("trainer.trl", {}), ("trainer.adam_eps", 1e-8), ("rollout.context_tokens", 32768),
+     ("environments.A/B.version", "2"), ("environments.A/B.env_overrides", {})],
+)  # fmt: skip
+def test_same_meaning_is_not_refused(key: str, value: Any) -> None:
+    resumed(changed(key, value))
+
+
+def test_section_may_be_allowed() -> None:
+    assert resumed(changed("environments.A/B.max_turns", 3, allow="environments.A/B"))
+    with pytest.raises(ConfigError):
+        resumed(changed("environments.A/B.max_turns", 3, allow="environments.C/D"))
+
+
+def test_long_values_are_shortened() -> None:
+    with pytest.raises(ConfigError) as refused:
+        resumed(changed("system_prompt_template", "{tools}" + "look again " * 200))
+    assert len(str(refused.value)) < 400
+
+
+def test_checkpoint_without_a_run_is_not_compared() -> None:
     Path("bare").mkdir()
-    config = changed("reward", None)
-    other = structs.replace(config, trainer=structs.replace(config.trainer, load="bare"))
-    assert check_resume(other, DEFAULTS) == []
-    fresh = structs.replace(config, trainer=structs.replace(config.trainer, load=None))
-    assert check_resume(fresh, DEFAULTS) == []
+    assert len(check_resume(changed("reward", None), "bare", DEFAULTS)) == 1
+    assert check_resume(changed("reward", None), None, DEFAULTS) == []
 
 
 def test_run_of_another_version_is_not_compared() -> None:
     Path("run/config.json").write_text('{"trainer": {"gone": 1}, "environments": {"A/B": {}}}', "utf-8")
-    assert len(check_resume(changed("reward", None), DEFAULTS)) == 1
+    assert len(resumed(changed("reward", None))) == 1

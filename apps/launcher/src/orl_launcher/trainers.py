@@ -99,17 +99,6 @@ def unread(config: RunConfig) -> Iterator[str]:
             yield f"{path} is not used: no trainer in this environment reads it{did_you_mean(name, sorted(readable))}"
 
 
-def resumed(config: RunConfig) -> list[str]:
-    """Return what differs from the run that `trainer.load` continues.
-
-    Raises:
-        ConfigError: the new run would learn something else.
-    """
-    from orl_rollout.training.resume import check_resume
-
-    return check_resume(config, find_trainer(str(config.trainer.backend)).defaults)
-
-
 def lacking_descriptors(config: RunConfig) -> Iterator[str]:
     """Yield a note if this process may not open the sockets of a step's rollouts."""
     from orl_rollout.edge.descriptors import SOCKETS, raise_limit
@@ -140,7 +129,7 @@ def plan_run(config: RunConfig, folder: Path, extra: tuple[str, ...] = (), pytho
             python=python,
         )
     )
-    return structs.replace(plan, notes=(*plan.notes, *resumed(config), *unread(config), *lacking_descriptors(config)))
+    return structs.replace(plan, notes=(*plan.notes, *unread(config), *lacking_descriptors(config)))
 
 
 def print_plan(plan: Plan) -> int:

@@ -1,7 +1,7 @@
-"""The advantage estimators of trainers on a cluster, and what orl does for each.
+"""The advantage estimators of trainers, and what orl does for each.
 
-The launch, the hooks and the viewer read this one table. An estimator that it lacks would train on raw rewards without
-an error, so it is refused.
+The launch, the hooks, the viewer and `orl_rollout.training` read this one table. An estimator that it lacks would train
+on raw rewards without an error, so it is refused.
 """
 
 from __future__ import annotations

@@ -13,8 +13,9 @@ from orl_core.config import RunConfig
 from orl_core.errors import ConfigError, OrlError, boundary
 from orl_rollout.edge.files import replace
 from orl_rollout.run_folder.checkpoint import Checkpoint, lasting_name, write_note
+from orl_rollout.training.resume import is_allowed
 
-from orl_tinker.options import NAME, own_options
+from orl_tinker.options import DEFAULTS, NAME, own_options
 
 STATE = "orl_tinker.json"
 SCHEME = "tinker:/"  # a path of the server: its second slash is lost if it was taken for a folder
@@ -30,10 +31,15 @@ class Saved(Struct, frozen=True, kw_only=True):
 
 
 def order_of(config: RunConfig, tasks: Sequence[str]) -> dict[str, Any]:
-    """Return what a run over `tasks`, their keys, shares with the one that continues it."""
-    own = own_options(config.trainer)
-    digest = sha256("\n".join(tasks).encode()).hexdigest() if tasks else ""
-    return {"tasks": digest, "lora_rank": own.lora_rank, "loss_fn": own.loss_fn}
+    """Return the settings that a run over `tasks`, their keys, shares with the one that continues it."""
+    trainer, own = config.trainer.with_defaults(DEFAULTS), own_options(config.trainer)
+    shared = ("seed", "rollout_batch_size", "n_samples", "lr", "weight_decay", "adam_beta1", "adam_beta2", "adam_eps")
+    return {
+        **{name: getattr(trainer, name) for name in shared},
+        "tasks": sha256("\n".join(tasks).encode()).hexdigest() if tasks else "",
+        "lora_rank": own.lora_rank,
+        "loss_fn": own.loss_fn,
+    }
 
 
 def saved_in(config: RunConfig) -> Saved | None:
@@ -54,15 +60,16 @@ def saved_in(config: RunConfig) -> Saved | None:
         return msgspec.json.decode(file.read_bytes(), type=Saved)
 
 
-def check_order(load: str | None, saved: Saved | None, order: Mapping[str, Any], steps: int) -> None:
+def check_order(config: RunConfig, saved: Saved | None, order: Mapping[str, Any], steps: int) -> None:
     """Refuse to continue `saved` in another way than its run, or for no step.
 
     Raises:
         ConfigError: a setting differs.
     """
+    load = config.trainer.load
     for name, now in order.items():
         then = saved.order.get(name, now) if saved else now
-        if now in ("", then):
+        if now in ("", then) or is_allowed(config, "trainer", name):
             continue
         if name == "tasks":
             raise ConfigError(f"--load {load}: tasks.jsonl has changed since its run began. Give it the same tasks")

@@ -69,7 +69,7 @@ def schedule_of(run: Run) -> tuple[Schedule, Saved]:
     if tasks and len(tasks) < groups:
         raise ConfigError(f"{run.task_data}: {len(tasks)} tasks, and a step takes {groups}. Lower --rollout-batch-size")
     order = order_of(config, [task.key for task in tasks])
-    check_order(config.trainer.load, saved, order, trainer.num_rollout or 0)
+    check_order(config, saved, order, trainer.num_rollout or 0)
     start = structs.replace(saved or Saved(path=""), model=model, order=order)
     held_out = held_out[: config.eval.max_tasks]
     return Schedule(trainer=trainer, tasks=tasks, held_out=held_out, done=start.step), start

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
 from orl_core.credentials import refuse_on_command_line
 from orl_core.errors import ConfigError, OrlError
 from orl_rollout.edge import interrupt
@@ -33,7 +34,6 @@ from orl_launcher.trainers import (
     new_run,
     plan_run,
     print_plan,
-    resumed,
     task_data_of,
     unread,
 )
@@ -107,12 +107,14 @@ def parser() -> cli.Parser:
     return options
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Train, and report also an interrupted run. A run of which no rollout could train has failed."""
-    from orl_rollout.edge.secrets import refuse_in_words
-    from orl_rollout.run_folder.record import read_record
+def _configured(arguments: argparse.Namespace) -> tuple[RunConfig, list[str]]:
+    """Return the configuration of the run, and a line for each difference from the run that it continues.
 
-    from orl_launcher.view.notices import trained_nothing
+    Raises:
+        ConfigError: it is wrong, or the run would learn something else than the one before.
+    """
+    from orl_rollout.edge.secrets import refuse_in_words
+    from orl_rollout.training.resume import check_resume
 
     own = (None, cli.backend_of(cli.DEFAULT_CONFIG))
     if arguments.config == cli.DEFAULT_CONFIG and arguments.backend not in own:
@@ -120,9 +122,20 @@ def run(arguments: argparse.Namespace) -> int:
             f"orl train {arguments.backend} needs --config. To write a file: {invocation()} init ENVIRONMENT "
             f"--trainer {arguments.backend}"
         )
-    config = with_model(config_of(arguments))
+    named = config_of(arguments)
+    config = with_model(named)
     refuse_on_command_line(arguments.extra)
     refuse_in_words(config, arguments.extra)
+    return config, check_resume(config, named.trainer.load, find_trainer(str(config.trainer.backend)).defaults)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train, and report also an interrupted run. A run of which no rollout could train has failed."""
+    from orl_rollout.run_folder.record import read_record
+
+    from orl_launcher.view.notices import trained_nothing
+
+    config, changes = _configured(arguments)
     trainer = find_trainer(str(config.trainer.backend))
     if arguments.python and not trainer.packages:
         raise cli.UsageError(f"--python: {config.trainer.backend} runs in orl's own environment. Leave it out")
@@ -131,7 +144,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = new_run(arguments.name, config.openreward_run_name, planned=arguments.dry_run)
     config = cli.named(config, config.trainer.wandb_run or folder.name)
     if arguments.dry_run:
-        return _print_plan(config, arguments, folder)
+        return _print_plan(config, arguments, folder, changes)
     refuse_missing(config)
     if not is_made(config):  # its making takes minutes
         for problem in plan_run(config, folder, arguments.extra, arguments.python).problems:
@@ -144,7 +157,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     try:
         with interrupt.notified(note):
-            _train(config, trainer, folder, arguments)
+            _train(config, trainer, folder, arguments, changes)
     except KeyboardInterrupt:
         note()
         raise
@@ -164,7 +177,9 @@ def _remove_unstarted(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def _train(config: RunConfig, trainer: Trainer, folder: Path, arguments: argparse.Namespace) -> None:
+def _train(
+    config: RunConfig, trainer: Trainer, folder: Path, arguments: argparse.Namespace, changes: Sequence[str]
+) -> None:
     from orl_rollout.run_folder.contract import Run
     from orl_rollout.run_folder.environments import record_versions
 
@@ -173,8 +188,8 @@ def _train(config: RunConfig, trainer: Trainer, folder: Path, arguments: argpars
     started = time.monotonic()
     console = cli.console()
     console.print(f"run {folder}", style="bold", soft_wrap=True)
-    for note in (*resumed(config), *unread(config)):
-        console.print(note, soft_wrap=True)
+    for note in (*changes, *unread(config)):
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
     write_config(folder, config)
     interrupt.check()
     warm, facts = warm_model(config)
@@ -261,7 +276,7 @@ def _continuing(folder: Path, arguments: argparse.Namespace) -> str:
     return f"{invocation()} {shlex.join([*words, *(['--', *arguments.extra] if arguments.extra else [])])}"
 
 
-def _print_plan(config: RunConfig, arguments: argparse.Namespace, folder: Path) -> int:
+def _print_plan(config: RunConfig, arguments: argparse.Namespace, folder: Path, changes: Sequence[str]) -> int:
     """Print settings and memory for people on stderr, and the plan on stdout. Return the exit code."""
     from orl_core.text import visible
     from rich.text import Text
@@ -284,4 +299,4 @@ def _print_plan(config: RunConfig, arguments: argparse.Namespace, folder: Path) 
         console.print(f"would make {config.trainer.model} first: the plan cannot look into it yet", soft_wrap=True)
     if plan.memory:
         console.print(visible(plan.memory), markup=False, highlight=False, soft_wrap=True)
-    return print_plan(plan)
+    return print_plan(structs.replace(plan, notes=(*plan.notes, *changes)))

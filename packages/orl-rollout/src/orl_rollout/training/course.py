@@ -17,8 +17,8 @@ from typing import Any
 
 from msgspec import Struct, structs
 from orl_core.config import TrainerConfig
-from orl_core.errors import OrlError
-from orl_core.estimators import estimator_named
+from orl_core.errors import ConfigError, OrlError
+from orl_core.estimators import OPTION, estimator_named
 from orl_core.task import Task
 
 from orl_rollout.edge import interrupt
@@ -135,16 +135,18 @@ class Record:
         """Write the summary before and after the block, which saves the weights. Yield how the run ended, if not whole.
 
         Raises:
-            OrlError: the weights cannot be saved, and no error ended the run.
+            OrlError: the weights cannot be saved, and nothing else ended the run.
         """
         self._summary.interrupted()
         try:
             yield self._ending
         except (OrlError, TimeoutError) as fault:
-            self._summary.end({"error": str(fault), **self._ending})
-            if "error" not in self._ending:
+            self._summary.end({"error": str(fault) or f"saving took over {SAVE_SECONDS:g} s", **self._ending})
+            if not self._ending:
                 raise
-            logger.error("the last steps are not saved: %s", fault)
+            logger.error(
+                "the steps since the last checkpoint are lost: %s", fault or f"saving took over {SAVE_SECONDS:g} s"
+            )
         else:
             self._summary.end(self._ending)
 
@@ -177,6 +179,8 @@ class Course:
         self._run, self._schedule, self._policy, self._player = run, schedule, policy, player
         self._record, self._report = record, report
         self._estimator = estimator_named(schedule.trainer.advantage_estimator or "grpo")
+        if self._estimator.whiten:
+            raise ConfigError(f"{OPTION} {self._estimator.name}: its advantages are whitened by a trainer on a cluster")
         self._measured = -1
         self._saved = record.steps = schedule.done
 

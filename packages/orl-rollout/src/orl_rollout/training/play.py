@@ -42,8 +42,9 @@ class Player(Protocol):
 class Batch(Struct, frozen=True, kw_only=True):
     """Tasks to play, each `samples` times in a row, at most `concurrency` rollouts at once (0: all of them).
 
-    The id of a rollout is `name/row`, or `task key/sample` if `name` is empty. `seed` is the run's. `sampling`, `step`
-    and `evaluation` as in `RolloutRequest`.
+    The id of a rollout is `name/row`, or `task key/sample` if `name` is empty. `seed` is the run's. A rollout samples
+    with a seed of it, the task, and the rollout's id; in an evaluation the sample's number instead of the id.
+    `sampling`, `step` and `evaluation` as in `RolloutRequest`.
     """
 
     tasks: Sequence[Task]

@@ -43,7 +43,7 @@ def plan_run(run: Run) -> Plan:
     tasks: list[str] = []
     if run.task_data.is_file():  # a plan prepares none
         tasks = list(plan_of(structs.replace(run, eval_data=None), settings).tasks)
-    start = start_of(trainer.load, settings, order_of(settings, tasks, rank))
+    start = start_of(run.config, settings, order_of(settings, tasks, rank))
     steps = settings.max_steps // updates_per_step(settings)
     groups = (settings.generation_batch_size or 0) // (settings.num_generations or 1)
     flags = " ".join((*(f"{name}={value}" for name, value in trainer.own_flags.items()), *run.extra))

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from orl_core.config import RunConfig
 from orl_core.errors import ConfigError
 from orl_rollout.run_folder.checkpoint import WORDS, Checkpoint, checkpoint_in, conversion_of
 from orl_rollout.run_folder.config_file import read_object
+from orl_rollout.training.resume import is_allowed
 from trl.trainer.grpo_config import GRPOConfig
 
 from orl_trl.run_plan.settings import optimizer_of, updates_per_step
@@ -75,19 +77,20 @@ def check_start(load: str | None) -> Checkpoint | None:
     return checkpoint
 
 
-def start_of(load: str | None, settings: GRPOConfig, order: Mapping[str, Any]) -> Start | None:
-    """Return where a run begins that continues the checkpoint in `load`; None if it begins anew.
+def start_of(config: RunConfig, settings: GRPOConfig, order: Mapping[str, Any]) -> Start | None:
+    """Return where a run begins that continues the checkpoint in `trainer.load`; None if it begins anew.
 
     Raises:
         ConfigError: as `check_start`, or a setting would continue it differently.
     """
+    load = config.trainer.load
     checkpoint = check_start(load)
     if checkpoint is None:
         return None
     folder = Path(load or "").expanduser()
     before = read_object(folder / ORDER)
     for name, now in order.items():
-        if now in ("", then := before.get(name, now)):
+        if now in ("", then := before.get(name, now)) or is_allowed(config, "trainer", name):
             continue
         if name == "tasks":
             raise ConfigError(f"--load {load}: tasks.jsonl has changed since its run began. Give it the same tasks")

@@ -39,6 +39,7 @@ class Training(TrainerCallback):
     def train(self, trainer: WholeCheckpoints) -> None:
         """Train to the end. Summary and checkpoint are written on every path, also on a signal and from the breaker."""
         self._trainer = trainer
+        self._parameters = cast("PreTrainedModel", trainer.model).num_parameters()
         trainer.add_callback(self)
         start = trainer.start
         self._record.steps = self._begun = start.step if start else 0
@@ -100,8 +101,8 @@ class Training(TrainerCallback):
         memory = {"train_memory_gib": peak} if (peak := peak_memory()) else {}
         more = {**trl_metrics(self._logs), **spent, **memory, "out_of_memory": float(self._trainer.out_of_memory)}
         self._trainer.out_of_memory = 0
+        self._trainer.note_random_state()  # before the step counts: a signal may end the measurement below
         self._record.add("train", step, rollouts.outcomes, seconds=seconds, more={**more, **self._gpu_usage()})
-        self._trainer.note_random_state()  # a signal may end the measurement below
         self._record.check_drift()
         interval = self._run.config.eval.interval
         if interval and step % interval == 0 and not final:
@@ -123,4 +124,4 @@ class Training(TrainerCallback):
     def _facts(self) -> dict[str, Any]:
         start = self._trainer.start
         resumed = {"resumed_from": str(start.folder), "resumed_step": start.step} if start else {}
-        return {"model_params": cast("PreTrainedModel", self._trainer.model).num_parameters(), **resumed}
+        return {"model_params": self._parameters, **resumed}

@@ -64,7 +64,7 @@ def train(run: Run, open_player: OpenPlayer | None = None, open_with: OpenEngine
         settings = grpo_config(run, parameters=parameters)
         check_memory(run, settings, config.to_dict(), choice.memory_share)
         plan = plan_of(run, settings)
-        start = start_of(load, settings, order_of(settings, list(plan.tasks), rank))
+        start = start_of(run.config, settings, order_of(settings, list(plan.tasks), rank))
         interrupt.check()
         with tracking(run), open_with(run, choice, config) as engine_for:
             model = load_model(base, frozen=rank is not None)
