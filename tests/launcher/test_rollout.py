@@ -153,6 +153,7 @@ def test_unanswered_requests_count_for_nothing_and_fail(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("heeds_hangup")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_interrupted_run_keeps_episodes_and_its_summary(
     tmp_path: Path, model: PreTrainedTokenizerFast, served: list[str], number: int

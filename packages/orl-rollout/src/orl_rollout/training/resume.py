@@ -42,14 +42,14 @@ def check_resume(config: RunConfig, load: str | None, defaults: Mapping[str, Any
     Raises:
         ConfigError: the new run would learn something else, and `trainer.allow_changes` does not name the key.
     """
-    if load is None:
+    if load is None or not (folder := Path(load).expanduser()).exists():
         return []
     try:
-        before = _run_of(Path(load).expanduser())
+        before = _run_of(folder)
     except ConfigError:
         return [f"--load {load}: the configuration of its run is of another version of orl, and is not compared"]
     if before is None:
-        return [f"--load {load}: no run of orl is there, so that no configuration is compared"]
+        return [f"{load} belongs to no run of orl: no configuration is compared"]
     then, now = (_leaves(one, defaults) for one in (before, config))
     changed = [key for key in {**then, **now} if key not in OWN and then.get(key) != now.get(key)]
     shown = {key: (_shown(then.get(key)), _shown(now.get(key))) for key in changed}
