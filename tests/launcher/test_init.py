@@ -225,7 +225,7 @@ def test_init_imports_no_torch_for_the_file_it_wrote(guess_number: str, model: s
     program = f"import sys; from orl_launcher.main import main; sys.exit(main({words}) or 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "To train: orl train trl --config my.yaml" in done.stdout
+    assert "To train: orl train trl --config my.yaml" in done.stdout.replace("uv run ", "")
 
 
 @pytest.mark.parametrize(("characters", "context"), [(30, 8192), (6000, 8192), (9000, 16384), (10**7, 131072)])
