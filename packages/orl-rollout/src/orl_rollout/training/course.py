@@ -180,7 +180,7 @@ class Course:
         self._record, self._report = record, report
         self._estimator = estimator_named(schedule.trainer.advantage_estimator or "grpo")
         if self._estimator.whiten:
-            raise ConfigError(f"{OPTION} {self._estimator.name}: its advantages are whitened by a trainer on a cluster")
+            raise ConfigError(f"{OPTION} {self._estimator.name}: only slime and miles train with it. Use grpo")
         self._measured = -1
         self._saved = record.steps = schedule.done
 
@@ -223,7 +223,8 @@ class Course:
             "weight_sync_seconds": ended - updated,
             "step_seconds": ended - started,
         }
-        self._add("train", step, outcomes, seconds=ended - started, more={**trained, **scored, **seconds})
+        more = {**trained, **scored, **seconds}
+        self._report("train", step, self._record.add("train", step, outcomes, seconds=ended - started, more=more))
         self._record.check_drift()
 
     async def measure(self) -> None:
@@ -234,7 +235,8 @@ class Course:
         started = time.monotonic()
         outcomes = await self._play(self._evaluation(step))
         self._measured = step
-        self._add("eval", step, outcomes, seconds=time.monotonic() - started, more={})
+        seconds = time.monotonic() - started
+        self._report("eval", step, self._record.add("eval", step, outcomes, seconds=seconds, more={}))
 
     async def save(self) -> None:
         """Write the checkpoint of the steps so far."""
@@ -266,14 +268,3 @@ class Course:
 
     async def _play(self, batch: Batch) -> list[Outcome]:
         return await play(batch, self._player, self._policy.engine(), lambda outcome: outcome)
-
-    def _add(
-        self,
-        kind: Kind,
-        step: int,
-        outcomes: Sequence[Outcome],
-        *,
-        seconds: float,
-        more: Mapping[str, float],
-    ) -> None:
-        self._report(kind, step, self._record.add(kind, step, outcomes, seconds=seconds, more=more))
