@@ -180,7 +180,7 @@ class Course:
         self._record, self._report = record, report
         self._estimator = estimator_named(schedule.trainer.advantage_estimator or "grpo")
         if self._estimator.whiten:
-            raise ConfigError(f"{OPTION} {self._estimator.name}: only slime and miles train with it. Use grpo")
+            raise ConfigError(f"{OPTION} {self._estimator.name}: only clusters make its advantages. Use grpo")
         self._measured = -1
         self._saved = record.steps = schedule.done
 
