@@ -53,14 +53,6 @@ def test_gradient_is_that_of_advantages_of_turns(checkpoint: Path, tmp_path: Pat
     assert distance(found, plain) > 100 * ROUNDING
 
 
-@pytest.mark.slow
-def test_turns_in_several_rows_give_the_gradient_of_one(checkpoint: Path, tmp_path: Path) -> None:
-    _, expected = trained(checkpoint, tmp_path / "one", {"split": False}, make=with_turns)
-    _, found = trained(checkpoint, tmp_path / "several", {"split": True}, make=with_turns)
-    assert max(gradient.abs().max() for gradient in expected) > 1e-3
-    assert distance(found, expected) < ROUNDING
-
-
 @pytest.mark.parametrize(
     ("flags", "name"),
     [
