@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from orl_core.config import load_config
 from orl_core.errors import ConfigError
-from orl_launcher.checkpoints import with_model
+from orl_launcher.checkpoints import paths_of
 from orl_launcher.commands import convert
 from orl_launcher.main import main
 from orl_rollout.run_folder.checkpoint import Checkpoint, write_note
@@ -54,7 +54,7 @@ def run_folder(backend: str = "slime", **trainer: Any) -> Path:
 
 
 def model_of(name: Path | str) -> str | None:
-    return with_model(load_config(LOCAL, [f"trainer.model={name}"])).trainer.model
+    return paths_of(load_config(LOCAL, [f"trainer.model={name}"]).trainer)["model"]
 
 
 def test_run_names_its_hugging_face_checkpoint() -> None:  # shows G24
@@ -67,9 +67,8 @@ def test_run_to_continue_names_its_last_checkpoint() -> None:
     folder = run_folder("trl")
     saved = str(hugging_face(folder / "checkpoint"))
     for load in (folder, saved):
-        trainer = with_model(load_config(LOCAL, [f"trainer.load={load}"])).trainer
-        assert (trainer.load, trainer.model) == (saved, saved)
-    assert with_model(load_config(LOCAL, ["trainer.load=nowhere"])).trainer.load == "nowhere"
+        assert paths_of(load_config(LOCAL, [f"trainer.load={load}"]).trainer) == {"load": saved, "model": saved}
+    assert paths_of(load_config(LOCAL, ["trainer.load=nowhere"]).trainer)["load"] == "nowhere"
 
 
 @pytest.mark.parametrize("backend", ["slime", "miles"])
@@ -77,14 +76,13 @@ def test_run_to_continue_on_a_cluster_names_its_checkpoint(backend: str) -> None
     folder = run_folder(backend)
     place = str(saved(folder / "checkpoint", 19, fsdp=backend == "miles"))
     for load in (folder, place):
-        config = load_config(LOCAL, [f"trainer.load={load}", f"trainer.backend={backend}"])
-        trainer = with_model(config).trainer
-        assert (trainer.load, trainer.model) == (place, config.trainer.model)
+        trainer = load_config(LOCAL, [f"trainer.load={load}", f"trainer.backend={backend}"]).trainer
+        assert paths_of(trainer) == {"load": place, "model": trainer.model}
 
 
 def test_run_to_continue_without_checkpoint_is_refused() -> None:
     with pytest.raises(ConfigError, match="no checkpoint"):
-        with_model(load_config(LOCAL, [f"trainer.load={run_folder()}", "trainer.backend=slime"]))
+        paths_of(load_config(LOCAL, [f"trainer.load={run_folder()}", "trainer.backend=slime"]).trainer)
 
 
 def test_critic_is_not_converted(capsys: Capture) -> None:
@@ -103,7 +101,7 @@ def test_unfinished_run_names_what_it_saved_last() -> None:
 
 def test_hub_name_and_playground_stay_as_they_are() -> None:
     assert model_of("Qwen/Qwen3-4B") == "Qwen/Qwen3-4B"
-    assert with_model(load_config(LOCAL)).trainer.model == load_config(LOCAL).trainer.model
+    assert paths_of(load_config(LOCAL).trainer)["model"] == load_config(LOCAL).trainer.model
 
 
 def test_run_without_checkpoint_is_refused() -> None:

@@ -16,6 +16,7 @@ from orl_core.config.fields import description_of
 from orl_core.errors import ConfigError
 from orl_launcher import cli, options, trainers
 from orl_launcher.commands import convert, doctor, rollout, train
+from orl_launcher.configuration import resolve
 from orl_trl.options import own_options
 
 from tests.kit.configs import LOCAL
@@ -92,7 +93,7 @@ def test_conversion_has_the_options_of_its_tools() -> None:
 
 
 def config_of(*argv: str) -> TrainerConfig:
-    return options.config_of(train.parser().parse(["--config", LOCAL, *argv])).trainer
+    return resolve(train.parser().parse(["--config", LOCAL, *argv])).config.trainer
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,7 @@ def test_what_stands_after_two_dashes_is_the_trainers() -> None:
 @pytest.mark.parametrize("command", [train, rollout, doctor])
 def test_model_and_budgets_beat_the_file(command: ModuleType) -> None:  # shows C3
     words = ["--model", "7", "--max-response-len", "16384", "--max-context-len", "65536"]
-    made = options.config_of(command.parser().parse(["--config", LOCAL, *words]))
+    made = resolve(command.parser().parse(["--config", LOCAL, *words])).config
     assert (made.trainer.model, made.rollout.turn_tokens, made.rollout.context_tokens) == ("7", 16384, 65536)
 
 

@@ -12,7 +12,7 @@ from msgspec import structs
 from orl_core.config import RunConfig
 from orl_core.errors import ConfigError
 from orl_core.trajectory import StopReason
-from orl_launcher.checkpoints import with_model
+from orl_launcher.checkpoints import paths_of
 from orl_rollout.run_folder.checkpoint import checkpoint_in
 from orl_rollout.run_folder.contract import Run
 from orl_tinker.options import TinkerOptions, check_options
@@ -64,11 +64,8 @@ def test_run_writes_its_files(server: Served, checkpoint: Path, tmp_path: Path):
     noted = checkpoint_in(run.folder / "checkpoint")
     assert noted is not None
     assert (noted.trainer, noted.step, noted.model) == ("tinker", 2, str(checkpoint))
-    other = structs.replace(
-        run.config, trainer=structs.replace(run.config.trainer, model=str(run.folder / "checkpoint"))
-    )
     with pytest.raises(ConfigError, match="server"):
-        with_model(other)
+        paths_of(structs.replace(run.config.trainer, model=str(run.folder / "checkpoint")))
 
 
 def test_run_continues_from_its_checkpoint(server: Served, checkpoint: Path, tmp_path: Path):

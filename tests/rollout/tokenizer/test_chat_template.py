@@ -16,7 +16,7 @@ from orl_core.messages import ToolCall, ToolSpec, text_message
 from orl_core.render import Renderer
 from orl_core.render.conversation import for_template
 from orl_core.tools.format import for_chat_template
-from orl_rollout.run_folder.config_file import dated
+from orl_rollout.run_folder.config_file import date_of
 from orl_rollout.runtime.stack import SharedState
 from orl_rollout.tokenizer.chat_template import ChatTemplate
 from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
@@ -96,11 +96,11 @@ def test_date_is_the_runs_then_the_checkpoints_then_today(tmp_path: Path) -> Non
     (tmp_path / "checkpoint" / "config.json").write_text('{"model_type": "qwen3"}')
     checkpoint = str(tmp_path / "checkpoint")
     for trainer in ({"model": checkpoint}, {"load": checkpoint}, {"load": str(tmp_path)}):
-        assert dated(config_of(trainer=trainer)).chat_template_date == date(2026, 2, 27)
+        assert date_of(config_of(trainer=trainer)) == date(2026, 2, 27)
     stated = config_of(trainer={"model": checkpoint}, chat_template_date="2025-01-01")
-    assert dated(stated).chat_template_date == date(2025, 1, 1)
+    assert date_of(stated) == date(2025, 1, 1)
     began = date.today()
-    assert began <= (dated(config_of(trainer={"model": "Org/Model"})).chat_template_date or date.min) <= date.today()
+    assert began <= date_of(config_of(trainer={"model": "Org/Model"})) <= date.today()
 
 
 @pytest.mark.parametrize(("fields", "told"), [({}, True), ({"chat_template_date": "2026-02-28"}, False)])

@@ -6,6 +6,7 @@ imported here.
 main             the command line, which imports one of `commands` and runs it
 commands         one module for each command
 cli              the parser that all commands share
+configuration    the configuration of a command, resolved once
 options          options that override the configuration, made of its Structs and of those of a trainer
 trainers         find the adapter of a trainer and plan a run
 doctor           the checks of `orl doctor`

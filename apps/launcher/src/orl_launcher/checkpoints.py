@@ -19,7 +19,7 @@ from orl_rollout.run_folder.config_file import read_object
 from orl_rollout.run_folder.contract import CHECKPOINT
 
 if TYPE_CHECKING:
-    from orl_core.config import RunConfig
+    from orl_core.config import RunConfig, TrainerConfig
 
 PERIODIC = "trainer/checkpoint-*"  # what a trainer on this machine saves between its steps
 
@@ -31,30 +31,34 @@ class Found(Struct, frozen=True, kw_only=True):
     checkpoint: Checkpoint
 
 
-def with_model(config: RunConfig) -> RunConfig:
-    """Return `config` with the Hugging Face checkpoint of its model: the last one where the model is a run's folder.
+def paths_of(trainer: TrainerConfig) -> dict[str, str | None]:
+    """Return `load` and `model` of a trainer as folders: of a run's folder, its last checkpoint.
 
-    The same goes for the checkpoint to resume from. One of Hugging Face is the model, too.
+    A checkpoint of Hugging Face to resume from is the model, too. The trainer judges another one.
 
     Raises:
-        ConfigError: it is in another format. The message has the command that converts it.
+        ConfigError: the model is in another format. The message has the command that converts it.
     """
-    if config.trainer.load:
-        config = _continued(config, Path(config.trainer.load).expanduser())
-    named = config.trainer.model or ""
-    folder = Path(named).expanduser()
-    match = last_in(folder) if named and folder.is_dir() else None
-    if match is None or match.folder == folder:
-        if match and match.checkpoint.format != "hf":
-            raise ConfigError(_unreadable(named, match, folder))
-        return config
-    if match.checkpoint.format != "hf":
+    load, model = trainer.load, trainer.model
+    if load:
+        folder, match = _looked_at(load)
+        load = str(match.folder if match else folder)
+        model = load if match and match.checkpoint.format == "hf" else model
+    if not model:
+        return {"load": load, "model": model}
+    folder, match = _looked_at(model)
+    if match and match.checkpoint.format != "hf":
         converted = default_output(match.folder, "hf")
-        result = checkpoint_in(converted)
+        result = None if match.folder == folder else checkpoint_in(converted)
         if result is None or result.format != "hf" or result.step != match.checkpoint.step:
-            raise ConfigError(_unreadable(named, match, folder))
+            raise ConfigError(_unreadable(model, match, folder))
         match = Found(folder=converted, checkpoint=result)
-    return structs.replace(config, trainer=structs.replace(config.trainer, model=str(match.folder)))
+    return {"load": load, "model": str(match.folder) if match and match.folder != folder else model}
+
+
+def _looked_at(place: str) -> tuple[Path, Found | None]:
+    folder = Path(place).expanduser()
+    return folder, last_in(folder) if folder.is_dir() else None
 
 
 def refuse_missing(config: RunConfig) -> None:
@@ -68,14 +72,6 @@ def refuse_missing(config: RunConfig) -> None:
         raise ConfigError(
             f"--model {model}: no such folder. Give the folder of a run or of a checkpoint, or a hub's name"
         )
-
-
-def _continued(config: RunConfig, folder: Path) -> RunConfig:
-    """Return `config` with the checkpoint to continue as `load`. The trainer judges what it finds."""
-    match = last_in(folder) if folder.is_dir() else None
-    place = str(match.folder if match else folder)
-    model = place if match and match.checkpoint.format == "hf" else config.trainer.model
-    return structs.replace(config, trainer=structs.replace(config.trainer, load=place, model=model))
 
 
 def last_in(folder: Path) -> Found | None:

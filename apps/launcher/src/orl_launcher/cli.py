@@ -19,7 +19,6 @@ from orl_core.errors import ConfigError, OrlError
 from orl_launcher import as_started, invocation
 
 if TYPE_CHECKING:
-    from orl_core.config import RunConfig
     from rich.console import Console
 
 DEFAULT_CONFIG = str(Path(__file__).with_name("local.yaml"))
@@ -73,19 +72,6 @@ class Parser(argparse.ArgumentParser):
         self.error(f"unknown option {option}{did_you_mean(option, known) or self.elsewhere}")
 
 
-class PassingParser(Parser):
-    """Parser that leaves everything after the first `--` to a trainer or its tool, as `extra`; `words` is the rest."""
-
-    elsewhere = "; give an option of the trainer itself after `--`"
-
-    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parse `argv` up to the first `--`."""
-        cut = argv.index("--") if "--" in argv else len(argv)
-        arguments = super().parse(argv[:cut])
-        arguments.words, arguments.extra = argv[:cut], tuple(argv[cut + 1 :])
-        return arguments
-
-
 def add_config(parser: argparse.ArgumentParser, *, default: str | None = None, required: bool = True) -> None:
     """Add `--config` and `--set`. Where there is a default, or the command needs no file, it is not required."""
     fallback = f" (default: {Path(default).name}, which comes with orl: a tiny model learns a game)" if default else ""
@@ -123,7 +109,7 @@ def add_split(parser: argparse.ArgumentParser) -> None:
 
 
 def add_agent(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]
-    """Add `--agent`. `options.config_of` reads the value."""
+    """Add `--agent`. `configuration.resolve` reads the value."""
     parser.add_argument(
         "--agent",
         default=argparse.SUPPRESS,
@@ -165,7 +151,7 @@ def address(text: str) -> str:
     return text
 
 
-def backend_of(file: str | Path, overrides: Sequence[str] = ()) -> str:
+def backend_of(file: str | Path = DEFAULT_CONFIG, overrides: Sequence[str] = ()) -> str:
     """Return the trainer that a configuration names, else that of the default configuration.
 
     Raises:
@@ -178,21 +164,7 @@ def backend_of(file: str | Path, overrides: Sequence[str] = ()) -> str:
         yaml.override(tree, override)
     options: dict[str, Any] = {**section} if isinstance(section := tree.get("trainer"), dict) else {}
     name = options.get("backend")
-    return name if isinstance(name, str) else backend_of(DEFAULT_CONFIG)
-
-
-def named(config: RunConfig, launch: str) -> RunConfig:
-    """Return `config` with the name of this launch, under which its rollouts are uploaded.
-
-    Raises:
-        ConfigError: OPENREWARD_RUN_NAME holds a secret's value.
-    """
-    from orl_rollout.edge.secrets import refuse_repeats
-    from orl_rollout.run_folder import config_file
-
-    config = config_file.named(config, launch)
-    refuse_repeats(config)
-    return config
+    return name if isinstance(name, str) else backend_of()
 
 
 def make_folder(folder: Path) -> None:

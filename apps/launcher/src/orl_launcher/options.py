@@ -7,53 +7,21 @@ mirrored here, they follow `--`.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from copy import deepcopy
 from functools import partial
-from pathlib import Path
+from itertools import groupby
 from typing import Any, NoReturn
 
 from msgspec import Struct, inspect, structs
-from orl_core.config import RolloutConfig, RunConfig, TrainerConfig, load_config
+from orl_core.config import RolloutConfig, TrainerConfig
 from orl_core.config.fields import description_of, members_of, option_of
-from orl_core.errors import ConfigError
 
-from orl_launcher import cli, invocation, trainers
+from orl_launcher import cli, trainers
 
 BUDGETS = {"max-response-len": "turn_tokens", "max-context-len": "context_tokens"}  # the cookbook's names
-CONFIGURED = ("trainer.", "rollout.", "agent")  # how the options that override the configuration are named
+PLAYED = ("model", *BUDGETS)  # what a command without a trainer takes, too
 NO_OPTIONS = ("backend", "flags", "sections")  # the positional argument, what follows `--`, and the trainers' own
-
-
-def config_of(arguments: argparse.Namespace, bare: dict[str, Any] | None = None) -> RunConfig:
-    """Return the configuration of `--config`, the options that override it, and `--set`: the last one wins.
-
-    `bare` replaces the file if a command needs none. Its trainer, and the date that chat templates show, are fixed.
-
-    Raises:
-        ConfigError: it is wrong.
-    """
-    from orl_core.config.agent import LOOPS_OWN
-    from orl_core.config.load import config_without_file
-    from orl_core.limits import Budgets
-    from orl_rollout.edge.secrets import Scrubber, refuse_repeats
-    from orl_rollout.logs import keep_out
-    from orl_rollout.run_folder.config_file import dated
-
-    options = {path: value for path, value in vars(arguments).items() if path.startswith(CONFIGURED)}
-    if "agent" in options:  # the file's budgets of the built-in loop are replaced with it
-        options |= {f"rollout.{name}": getattr(Budgets(), name) for name in LOOPS_OWN}
-    if arguments.config is not None and not Path(arguments.config).exists():
-        raise ConfigError(f"{arguments.config}: no such file. Give --config; `{invocation()} init` writes a file")
-    if arguments.config is None:
-        config = dated(config_without_file(deepcopy(bare or {}), arguments.overrides, options))
-    else:
-        config = dated(load_config(Path(arguments.config), arguments.overrides, options))
-    config = trainers.resolved(config, getattr(arguments, "extra", ()))
-    keep_out(Scrubber.of(config))
-    refuse_repeats(config)
-    return config
 
 
 class Option(Struct, frozen=True):
@@ -64,42 +32,62 @@ class Option(Struct, frozen=True):
     kind: object
 
 
-class TrainerParser(cli.PassingParser):
-    """Parser with the options of one trainer: the one that the command line names, or else its file."""
+class TrainerParser(cli.Parser):
+    """Parser of a command with the options of one trainer: the one that the words name, else what `otherwise` finds.
 
-    trainer: str = ""
-    converts = False  # the options of a conversion alone
+    Everything after the first `--` is left to the trainer or its tool, as `extra`; `words` is the rest. A parser that
+    `converts` has the options of a conversion alone.
+    """
+
+    elsewhere = "; give an option of the trainer itself after `--`"
+
+    def __init__(
+        self,
+        command: str,
+        otherwise: Callable[[Sequence[str]], str],
+        *,
+        default: str,
+        converts: bool = False,
+        **texts: str,
+    ) -> None:
+        super().__init__(command, **texts)
+        self.epilog = "\n".join([f"{self.epilog}", *(f"  {self.prog} {name} --help" for name in trainers.installed())])
+        self._otherwise, self._converts, self._trainer = otherwise, converts, ""
+        add_trainer(self, "backend", nargs="?", metavar="TRAINER", help=f"trainer (default: {default})")
 
     def prepare(self, words: Sequence[str]) -> None:
         """Add the options of the trainer that `words` name."""
-        if (name := self.named(words)) in trainers.installed():
-            self.trainer = name
-            groups: dict[str, Any] = {}
-            for option in options_of(name, converts=self.converts):
-                title = option.path.rpartition(".")[0]
-                if title not in groups:
-                    groups[title] = self.add_argument_group(f"options of {name} (`{title}` in the file)")
-                _add(groups[title], option)
-
-    def named(self, words: Sequence[str]) -> str:
-        """Return the name of the trainer that `words` name; "" if they name none that is installed."""
+        here = trainers.installed()
         takes_value = {name for action in self._actions for name in action.option_strings if action.nargs is None}
         bare = [word for before, word in zip(["", *words], words, strict=False) if before not in takes_value]
-        return next((word for word in bare if word in trainers.installed()), "")
+        name = next((word for word in bare if word in here), "") or self._otherwise(words)
+        if name in here:
+            self._trainer = name
+            for title, options in groupby(self._options_of(name), lambda option: option.path.rpartition(".")[0]):
+                group = self.add_argument_group(f"options of {name} (`{title}` in the file)")
+                for option in options:
+                    _add(group, option)
+
+    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+        """Parse `argv` up to the first `--`."""
+        cut = argv.index("--") if "--" in argv else len(argv)
+        arguments = super().parse(argv[:cut])
+        arguments.words, arguments.extra = argv[:cut], tuple(argv[cut + 1 :])
+        return arguments
 
     def unknown(self, option: str, known: Sequence[str]) -> NoReturn:
         """Name the trainers that have the option."""
-        owners = [
-            name
-            for name in trainers.installed()
-            if option in {f"--{each.name}" for each in options_of(name, converts=self.converts)}
-        ]
-        if owners:
-            here = f"the trainer is {self.trainer}" if self.trainer else "no trainer is named"
+        if owners := [
+            name for name in trainers.installed() if option in {f"--{each.name}" for each in self._options_of(name)}
+        ]:
+            here = f"the trainer is {self._trainer}" if self._trainer else "no trainer is named"
             self.error(
                 f"{option} is an option of {' and '.join(owners)}, and {here}. Leave it out, or change the trainer"
             )
         super().unknown(option, known)
+
+    def _options_of(self, name: str) -> Iterator[Option]:
+        return options_of(name, converts=self._converts)
 
 
 def add_trainer(parser: cli.Parser, name: str, **more: Any) -> None:
@@ -113,29 +101,13 @@ def _names(**_: object) -> list[str]:
     return [*trainers.installed()]
 
 
-def other_help(command: str) -> str:
-    """Return how to see the options of each trainer."""
-    return "".join(f"\n  {invocation()} {command} {name} --help" for name in trainers.installed())
-
-
-def add_shared(parser: argparse.ArgumentParser) -> None:
-    """Add one option for each field of TrainerConfig."""
-    group = parser.add_argument_group("options that every trainer obeys (they override `trainer` in the file)")
-    add_budgets(group)
-    for option in _of_struct(TrainerConfig, "trainer"):
-        _add(group, option)
-
-
-def add_budgets(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]
-    """Add the options for the budgets of a turn and of the context, as the cookbook's scripts name them."""
+def add_shared(parser: argparse._ActionsContainer, names: Sequence[str] = ()) -> None:  # pyright: ignore[reportPrivateUsage]
+    """Add the options that every trainer obeys, or those of them with the `names`."""
     kinds = {field.name: field.type for field in structs.fields(RolloutConfig)}
-    for option, name in BUDGETS.items():
-        _add(parser, Option(option, f"rollout.{name}", kinds[name]))
-
-
-def add_model(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]
-    """Add `--model`. `config_of` reads the value."""
-    _add(parser, next(option for option in _of_struct(TrainerConfig, "trainer") if option.name == "model"))
+    budgets = [Option(option, f"rollout.{name}", kinds[name]) for option, name in BUDGETS.items()]
+    shared = {option.name: option for option in (*budgets, *_of_struct(TrainerConfig, "trainer"))}
+    for name in names or shared:
+        _add(parser, shared[name])
 
 
 def options_of(trainer: str, *, converts: bool = False) -> Iterator[Option]:

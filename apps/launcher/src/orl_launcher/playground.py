@@ -11,6 +11,7 @@ import json
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
@@ -39,8 +40,10 @@ def served_here(config: RunConfig) -> tuple[str, ...]:
     )
 
 
-def reachable(config: RunConfig, base_url: str = "http://127.0.0.1") -> RunConfig:
-    """Return `config` with `base_url` for the environments that the command serves. A plan needs no real one.
+def reachable(config: RunConfig, base_url: str = "http://127.0.0.1", model: str | None = None) -> RunConfig:
+    """Return `config` with `base_url` for the environments that the command serves, and with the `model` that it made.
+
+    A plan needs no real address.
 
     Raises:
         ConfigError: the playground has no such environment.
@@ -54,19 +57,20 @@ def reachable(config: RunConfig, base_url: str = "http://127.0.0.1") -> RunConfi
             if wanted not in ENVIRONMENTS:
                 near = did_you_mean(wanted, ENVIRONMENTS)
                 raise ConfigError(f"{name}: the playground has {', '.join(ENVIRONMENTS)}{near}")
-    return structs.replace(config, environments={**config.environments, **served})
+    trainer = structs.replace(config.trainer, model=model or config.trainer.model)
+    return structs.replace(config, environments={**config.environments, **served}, trainer=trainer)
 
 
 @contextmanager
-def playground(config: RunConfig) -> Generator[RunConfig]:
-    """Serve the playground's environments while the block runs. Yield `config` with all environments reachable.
+def playground(config: RunConfig, model: str | None = None) -> Generator[RunConfig]:
+    """Serve the playground's environments while the block runs. Yield `config` as `reachable` makes it.
 
     Raises:
         UsageError: the playground is needed and not installed.
         SessionError: its server does not start.
     """
     if not served_here(config):
-        yield config
+        yield reachable(config, model=model)
         return
     require("orl_playground", "the playground's environments")
     from orl_playground.server import serving
@@ -75,27 +79,25 @@ def playground(config: RunConfig) -> Generator[RunConfig]:
     with ExitStack() as stack:
         with boundary(SessionError, "starting the playground's server"):
             base_url = stack.enter_context(serving(check=interrupt.check))
-        yield reachable(config, base_url)
+        yield reachable(config, base_url, model)
 
 
-def warm_model(config: RunConfig) -> tuple[RunConfig, dict[str, Any]]:
-    """Make a model of the playground, unless it is in the cache. Return `config` with the path of its checkpoint.
+def made_model(config: RunConfig) -> tuple[str | None, dict[str, Any]]:
+    """Return the path of the playground's model that `config` names, made unless it is in the cache.
 
-    The facts are for summary.json: the seconds of the warm start, and whether it was in the cache. Another model stays
-    as it is, without facts.
+    The facts are for summary.json: the seconds of the warm start, and whether it was in the cache. The name of another
+    model stays as it is, without facts.
 
     Raises:
         UsageError: the packages that make models are not installed.
         ConfigError: there is no such model, or it cannot be made.
     """
-    model = config.trainer.model or ""
-    if not model.startswith(ORGANISATION):
-        return config, {}
-    require("torch", "models of the playground")
-    require("orl_playground", "models of the playground")
+    model, folder = config.trainer.model, _folder_of(config)
+    if folder is None:
+        return model, {}
     from orl_launcher.made_models import ensure
 
-    cached = is_made(config)
+    cached = folder.is_dir()
     if not cached:
         line = f"making the model {model}, once: a few minutes. It is kept in {cache_folder()}"
         cli.console().print(line, soft_wrap=True)
@@ -105,15 +107,13 @@ def warm_model(config: RunConfig) -> tuple[RunConfig, dict[str, Any]]:
             interrupt.check()
             show(step, total, f"  {percent(step / total)}")
 
-        checkpoint = ensure(config, cache_folder(), count)
-    seconds = json.loads((checkpoint / "warm_start.json").read_text(encoding="utf-8"))["seconds"]
-    facts = {"model": model, "warm_start_cached": cached, "seconds_warm_start": seconds}
-    trainer = structs.replace(config.trainer, model=str(checkpoint))
-    return structs.replace(config, trainer=trainer), facts
+        ensure(config, cache_folder(), count)
+    seconds = json.loads((folder / "warm_start.json").read_text(encoding="utf-8"))["seconds"]
+    return str(folder), {"model": model, "warm_start_cached": cached, "seconds_warm_start": seconds}
 
 
-def first_model(config: RunConfig) -> RunConfig:
-    """Return `config` with the checkpoint that a warm start of the user's begins with.
+def first_model(config: RunConfig) -> str | None:
+    """Return the checkpoint that a warm start of the user's begins with.
 
     It is the published model as its package has it. Another model of the playground was taught before, because it
     knows nothing else.
@@ -126,28 +126,32 @@ def first_model(config: RunConfig) -> RunConfig:
 
     model = config.trainer.model or ""
     if model.lower() != ORGANISATION + PUBLISHED:
-        return warm_model(config)[0]
+        return made_model(config)[0]
     require("torch", "models of the playground")
     with boundary(ConfigError, f"converting the model {model}"):
-        checkpoint = converted(cache_folder())
-    return structs.replace(config, trainer=structs.replace(config.trainer, model=str(checkpoint)))
+        return str(converted(cache_folder()))
 
 
 def is_made(config: RunConfig) -> bool:
-    """Tell whether `warm_model` has nothing to make.
+    """Tell whether `made_model` has nothing to make.
 
     Raises:
         UsageError: the packages that make models are not installed.
         ConfigError: there is no such model.
     """
-    model = config.trainer.model or ""
-    if not model.startswith(ORGANISATION):
-        return True
+    folder = _folder_of(config)
+    return folder is None or folder.is_dir()
+
+
+def _folder_of(config: RunConfig) -> Path | None:
+    """Return the folder of the playground's model in the cache; None if `config` names another one."""
+    if not (config.trainer.model or "").startswith(ORGANISATION):
+        return None
     require("torch", "models of the playground")
     require("orl_playground", "models of the playground")
     from orl_launcher.made_models import checkpoint_folder
 
-    return checkpoint_folder(config, cache_folder()).is_dir()
+    return checkpoint_folder(config, cache_folder())
 
 
 def baseline(config: RunConfig) -> dict[str, float]:
@@ -166,6 +170,4 @@ def require(module: str, what: str) -> None:
         UsageError: it is not installed. The message says how to install it.
     """
     if find_spec(module) is None:
-        raise cli.UsageError(
-            f"{module}: not installed, but {what} need it. Run {to_install(cli.backend_of(cli.DEFAULT_CONFIG))}"
-        )
+        raise cli.UsageError(f"{module}: not installed, but {what} need it. Run {to_install(cli.backend_of())}")

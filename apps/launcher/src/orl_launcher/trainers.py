@@ -6,7 +6,7 @@ way: nothing is written, and no server is started.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points, metadata
@@ -18,7 +18,7 @@ from orl_core.text import did_you_mean
 
 from orl_launcher import cli, invocation
 from orl_launcher.installation import to_install
-from orl_launcher.playground import reachable
+from orl_launcher.playground import is_made, made_model, reachable
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
@@ -78,17 +78,6 @@ def sections() -> dict[str, type[Struct]]:
     return {section: kind for name in installed() for section, kind in find_trainer(name).sections.items()}
 
 
-def resolved(config: RunConfig, extra: Sequence[str] = ()) -> RunConfig:
-    """Return `config` with its trainer, as that trainer obeys it; as it is if the trainer is not installed.
-
-    Raises:
-        ConfigError: an option of the trainer is wrong.
-    """
-    name = config.trainer.backend or cli.backend_of(cli.DEFAULT_CONFIG)
-    config = structs.replace(config, trainer=structs.replace(config.trainer, backend=name))
-    return find_trainer(name).resolve(config, extra) if name in installed() else config
-
-
 def unread(config: RunConfig) -> Iterator[str]:
     """Yield a note on each section of `trainer`, and each trainer of `flags`, that no trainer here reads."""
     named = {f"trainer.{name}": name for name in config.trainer.sections}
@@ -112,7 +101,7 @@ def lacking_descriptors(config: RunConfig) -> Iterator[str]:
 
 
 def plan_run(config: RunConfig, folder: Path, extra: tuple[str, ...] = (), python: str | None = None) -> Plan:
-    """Let the adapter plan a run in `folder`.
+    """Let the adapter plan a run in `folder`. A model of the playground is planned with once it is made.
 
     Raises:
         OrlError: the run could not start; one line says why.
@@ -121,7 +110,7 @@ def plan_run(config: RunConfig, folder: Path, extra: tuple[str, ...] = (), pytho
 
     plan = find_trainer(str(config.trainer.backend)).plan(
         Run(
-            config=reachable(config),
+            config=reachable(config, model=made_model(config)[0] if is_made(config) else None),
             folder=folder,
             task_data=task_data_of(config, folder),
             eval_data=folder / "eval_tasks.jsonl" if holds_out(config) else None,

@@ -6,12 +6,8 @@ import argparse
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-import msgspec
-from orl_core.config import TrainerConfig
-from orl_core.config.trainer import placed
-from orl_core.config.yaml import assign
+from orl_core.config import TrainerConfig, load_config
 from orl_core.errors import ConfigError
 from orl_core.names import download_of
 from orl_rollout.run_folder.checkpoint import WORDS, Format, default_output
@@ -19,7 +15,7 @@ from orl_rollout.run_folder.contract import Conversion, Trainer
 
 from orl_launcher import cli
 from orl_launcher.checkpoints import Found, last_in
-from orl_launcher.options import TrainerParser, add_trainer, other_help
+from orl_launcher.options import TrainerParser
 from orl_launcher.trainers import find_trainer, print_plan
 
 DESCRIPTION = """\
@@ -37,23 +33,24 @@ EXAMPLES = """\
 A trainer has options of its own. To show them:"""
 
 
-class ConvertParser(TrainerParser):
-    """Parser with the options of the trainer that the command line names, or else the note of the checkpoint."""
-
-    converts = True
-
-    def named(self, words: Sequence[str]) -> str:
-        """Return the trainer of the command line, else the one that wrote the checkpoint."""
-        with suppress(ConfigError):  # which is reported when the checkpoint is looked for
-            matches = (last_in(Path(word)) for word in words if Path(word).is_dir())
-            return super().named(words) or next((each.checkpoint.trainer for each in matches if each), "")
-        return super().named(words)
+def _of_checkpoint(words: Sequence[str]) -> str:
+    """Return the trainer that wrote the checkpoint which the `words` of the command line name."""
+    with suppress(ConfigError):  # which is reported when the checkpoint is looked for
+        matches = (last_in(Path(word)) for word in words if Path(word).is_dir())
+        return next((each.checkpoint.trainer for each in matches if each), "")
+    return ""
 
 
 def parser() -> cli.Parser:
     """Return the options of `orl convert`."""
-    options = ConvertParser("convert", description=DESCRIPTION, examples=f"{EXAMPLES}{other_help('convert')}")
-    add_trainer(options, "backend", nargs="?", metavar="TRAINER", help="trainer (default: that of the checkpoint)")
+    options = TrainerParser(
+        "convert",
+        _of_checkpoint,
+        default="that of the checkpoint",
+        converts=True,
+        description=DESCRIPTION,
+        examples=EXAMPLES,
+    )
     options.add_argument("source", metavar="FOLDER", type=Path, help="checkpoint, one step of it, or a run's folder")
     options.add_argument(
         "--output",
@@ -119,14 +116,12 @@ def _options(arguments: argparse.Namespace, backend: str, trainer: Trainer) -> T
     Raises:
         UsageError: one is wrong, or holds a credential.
     """
-    tree: dict[str, Any] = {"trainer": {"backend": backend, "model": arguments.model}}
-    for path, value in vars(arguments).items():
-        if path.startswith("trainer."):
-            assign(tree, path, value)
+    settings = {path: value for path, value in vars(arguments).items() if path.startswith("trainer.")}
+    settings |= {"trainer.backend": backend, "trainer.model": arguments.model}
     try:
-        options = msgspec.convert(placed(tree)["trainer"], TrainerConfig)
+        options = load_config(None, settings=settings, tree={"environments": {"orl/convert": {}}}).trainer
         for section, kind in trainer.sections.items():
             options.section(section, kind)
-    except (msgspec.ValidationError, ConfigError) as exc:
+    except ConfigError as exc:
         raise cli.UsageError(str(exc)) from exc
     return options

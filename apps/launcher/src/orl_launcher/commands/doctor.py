@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from orl_launcher import cli
-from orl_launcher.options import add_budgets, add_model
+from orl_launcher.options import PLAYED, add_shared
 from orl_launcher.reports import add_json, for_people, print_json
 
 DESCRIPTION = """\
@@ -30,8 +30,7 @@ def parser() -> cli.Parser:
     """Return the options of `orl doctor`."""
     options = cli.Parser("doctor", description=DESCRIPTION, examples=EXAMPLES)
     cli.add_config(options, default=cli.DEFAULT_CONFIG)
-    add_model(options)
-    add_budgets(options)
+    add_shared(options, PLAYED)
     cli.add_agent(options)
     options.add_argument(
         "--live", metavar="ENV", help="only make one session, one call and one upload in ENV, and report for an issue"

@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import sys
+from functools import partial
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,9 +18,8 @@ from msgspec import structs
 from orl_rollout.edge import interrupt
 
 from orl_launcher import cli, invocation
-from orl_launcher.checkpoints import with_model
-from orl_launcher.options import add_budgets, add_model, config_of
-from orl_launcher.trainers import new_run
+from orl_launcher.configuration import resolve
+from orl_launcher.options import BUDGETS, add_shared
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
@@ -57,12 +57,12 @@ def parser() -> cli.Parser:
     options.add_argument(
         "--engine", type=cli.address, required=True, metavar="URL", help="running SGLang server or router"
     )
-    add_model(options)
+    add_shared(options, ["model"])
     options.add_argument("--port", type=cli.positive, metavar="N", help="port to listen on (default: a free one)")
     options.add_argument(
         "--host", default="127.0.0.1", metavar="NAME", help="interface to listen on (default: 127.0.0.1, this machine)"
     )
-    add_budgets(options)
+    add_shared(options, [*BUDGETS])
     options.add_argument(
         "--max-turns", type=cli.positive, default=MAX_TURNS, metavar="N", help=f"turns of a session ({MAX_TURNS})"
     )
@@ -78,10 +78,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     from orl_launcher.doctor.engine import check_answers
 
-    config = _config(arguments)
+    resolved = resolve(arguments, "gateway", bare=BARE, model="needed", change=partial(_sessions, arguments))
+    config, folder = resolved.config, resolved.folder
     (gateway,) = entry_points(group="orl.gateways")  # orl-launcher requires orl-gateway
     serve = cast("GatewayServer", gateway.load())
-    folder = new_run(arguments.name, "gateway")
     own_key = os.environ.get(KEY, "")
     if not own_key and not sys.stdout.isatty():
         raise cli.UsageError(f"{KEY} is not set, and a new key would be written to this output. Set the variable")
@@ -107,13 +107,10 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _config(arguments: argparse.Namespace) -> RunConfig:
+def _sessions(arguments: argparse.Namespace, config: RunConfig) -> RunConfig:
     """Return the configuration of sessions: that of the file, with their own environment in place of the file's."""
     from orl_core.config import EnvironmentConfig
 
-    config = with_model(config_of(arguments, BARE))
-    if not config.trainer.model:
-        raise cli.UsageError("no model. Give --model, or set trainer.model in the file")
     if config.agent_config and config.agent_config.name:
         raise cli.UsageError(
             "`agent` names who plays environments, and a gateway has none. Remove it: --set agent=null"

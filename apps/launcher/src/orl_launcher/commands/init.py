@@ -48,7 +48,7 @@ def parser() -> cli.Parser:
     options.add_argument(
         "--model", metavar="MODEL", help=f"model to train (default: {DEFAULT_MODEL}; GuessNumber: its tiny model)"
     )
-    trainer = cli.backend_of(cli.DEFAULT_CONFIG)
+    trainer = cli.backend_of()
     add_trainer(options, "--trainer", default=trainer, help=f"trainer (default: {trainer})")
     options.add_argument(
         "--timeout", type=cli.positive, default=60, metavar="S", help="seconds per question (default: 60)"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from orl_launcher import cli
-from orl_launcher.options import config_of
+from orl_launcher.configuration import resolve
 from orl_launcher.playground import playground
 from orl_launcher.reports import PrepareReport, add_json, for_people, print_json
 from orl_launcher.view.tables import plain_table
@@ -82,10 +82,10 @@ def _prepare(arguments: argparse.Namespace) -> PreparedTasks:
     from orl_rollout.edge import interrupt
     from orl_rollout.tasks.prepare import TRAINING, prepare
 
-    file_config = config_of(arguments)
+    resolved = resolve(arguments, model="unread")
     if arguments.output.exists() and arguments.output.samefile(arguments.config):
         raise cli.UsageError(f"--output {arguments.output} is the configuration itself. Choose another file")
-    with playground(file_config) as config:
+    with playground(resolved.config) as config:
         splits = arguments.splits or (TRAINING,)
         prepared = interrupt.run(
             prepare(

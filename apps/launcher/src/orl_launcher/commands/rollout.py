@@ -23,12 +23,12 @@ from orl_rollout.run_folder.metrics_log import MetricsRow, append
 from orl_rollout.run_folder.summary import note_end
 
 from orl_launcher import cli, invocation
-from orl_launcher.checkpoints import refuse_missing, with_model
+from orl_launcher.checkpoints import refuse_missing
+from orl_launcher.configuration import resolve
 from orl_launcher.installation import to_install
-from orl_launcher.options import add_budgets, add_model, config_of
-from orl_launcher.playground import playground, warm_model
+from orl_launcher.options import PLAYED, add_shared
+from orl_launcher.playground import made_model, playground
 from orl_launcher.reports import RolloutReport, add_json, for_people, print_json
-from orl_launcher.trainers import new_run
 from orl_launcher.view.tables import agents_table, metrics_table, pass_at_k_table
 from orl_launcher.view.wording import percent
 
@@ -86,8 +86,7 @@ def parser() -> cli.Parser:
     options.add_argument(
         "--engine", type=cli.address, metavar="URL", help="SGLang server or router (default: in process)"
     )
-    add_model(options)
-    add_budgets(options)
+    add_shared(options, PLAYED)
     cli.add_agent(options)
     options.add_argument(
         "--task-data", metavar="FILE", type=Path, help="file from orl prepare (default: list the tasks now)"
@@ -115,13 +114,10 @@ def _rollout(arguments: argparse.Namespace) -> tuple[RolloutReport, str]:
     from orl_rollout.results.reward_function import load_reward
     from orl_rollout.runtime.player import load_player
 
-    config = with_model(config_of(arguments))
+    resolved = resolve(arguments, "{}-rollout", model="needed", change=_journalled)
+    config, folder = resolved.config, resolved.folder
     load_reward(config)
     load_player(config)
-    if not config.trainer.model:
-        raise cli.UsageError("no model. Give --model, or set trainer.model in the file")
-    config = structs.replace(config, rollout=structs.replace(config.rollout, journal=None))  # it is in the folder
-    folder = new_run(arguments.name, f"{config.openreward_run_name}-rollout")
     rows = None if config.environments or config.trainer.task_data is None else Path(config.trainer.task_data)
     original = arguments.task_data or rows
     if arguments.task_data and arguments.splits:
@@ -131,8 +127,7 @@ def _rollout(arguments: argparse.Namespace) -> tuple[RolloutReport, str]:
         from orl_launcher.doctor.engine import check_answers
 
         interrupt.run(check_answers(arguments.engine))
-    config = cli.named(config, folder.name)
-    with playground(warm_model(config)[0]) as reachable:
+    with playground(config, made_model(config)[0]) as reachable:
         cli.make_folder(folder)
         plan = RolloutPlan(
             config=reachable,
@@ -154,6 +149,11 @@ def _rollout(arguments: argparse.Namespace) -> tuple[RolloutReport, str]:
             with interrupt.held():  # a signal, too, keeps what was played
                 concluded = _conclude(config, [*plan.played], folder, fault)
     return concluded
+
+
+def _journalled(config: RunConfig) -> RunConfig:
+    """Return `config` with the journal in the run's folder."""
+    return structs.replace(config, rollout=structs.replace(config.rollout, journal=None))
 
 
 def _tasks(config: RunConfig, folder: Path, arguments: argparse.Namespace, original: Path | None) -> tuple[Task, ...]:
@@ -187,7 +187,7 @@ def _in_process(plan: RolloutPlan) -> list[Played]:
     """Play against a model on this thread, the rollouts' loop on another."""
     engines = [*entry_points(group="orl.engines")]
     if not engines:
-        extra = cli.backend_of(cli.DEFAULT_CONFIG)
+        extra = cli.backend_of()
         raise cli.UsageError(f"no engine in this environment. Give --engine, or run {to_install(extra)}")
     local = cast("LocalEngine", engines[0].load())
     return local(str(plan.config.trainer.model), lambda engine: play(plan, engine))

@@ -15,23 +15,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
-from orl_core.credentials import refuse_on_command_line
 from orl_core.errors import ConfigError, OrlError
 from orl_rollout.edge import interrupt
 from orl_rollout.run_folder.config_file import write_config
 from orl_rollout.run_folder.summary import note_interruption
 
 from orl_launcher import cli, invocation
-from orl_launcher.checkpoints import last_in, refuse_missing, with_model
+from orl_launcher.checkpoints import last_in, refuse_missing
 from orl_launcher.commands.upload import send_rest
-from orl_launcher.options import TrainerParser, add_shared, add_trainer, config_of, other_help
-from orl_launcher.playground import baseline, is_made, playground, served_here, warm_model
+from orl_launcher.configuration import resolve
+from orl_launcher.options import TrainerParser, add_shared
+from orl_launcher.playground import baseline, is_made, made_model, playground, served_here
 from orl_launcher.trainers import (
     WOULD_NOT_START,
     find_trainer,
     holds_out,
     missing_tasks,
-    new_run,
     plan_run,
     print_plan,
     task_data_of,
@@ -66,33 +65,21 @@ EXAMPLES = """\
 A trainer has options of its own. To show them:"""
 
 
-class TrainParser(TrainerParser):
-    """Parser with the options of the trainer that the command line names, or else the file."""
-
-    def named(self, words: Sequence[str]) -> str:
-        """Return the trainer of the command line, else that of the file."""
-        named = super().named(words)
-        if named or {"-h", "--help"} & {*words}:
-            return named
-        file = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-        cli.add_config(file, default=cli.DEFAULT_CONFIG)
-        with suppress(ConfigError, argparse.ArgumentError):  # which is reported when the file is loaded
-            own, _ = file.parse_known_args(words)
-            return cli.backend_of(own.config, own.overrides)
-        return ""
-
-    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parse `argv` up to the first `--`; the rest is `extra`. A given trainer overrides the file's."""
-        arguments = super().parse(argv)
-        if arguments.backend:
-            setattr(arguments, "trainer.backend", arguments.backend)
-        return arguments
+def _in_file(words: Sequence[str]) -> str:
+    """Return the trainer of the file that the `words` of the command line name; "" if they ask for help."""
+    file = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    cli.add_config(file, default=cli.DEFAULT_CONFIG)
+    with suppress(ConfigError, argparse.ArgumentError):  # which is reported when the file is loaded
+        own, _ = file.parse_known_args(words)
+        return "" if {"-h", "--help"} & {*words} else cli.backend_of(own.config, own.overrides)
+    return ""
 
 
 def parser() -> cli.Parser:
     """Return the options of `orl train`."""
-    options = TrainParser("train", description=DESCRIPTION, examples=f"{EXAMPLES}{other_help('train')}")
-    add_trainer(options, "backend", nargs="?", metavar="TRAINER", help="trainer (default: trainer.backend in the file)")
+    options = TrainerParser(
+        "train", _in_file, default="trainer.backend in the file", description=DESCRIPTION, examples=EXAMPLES
+    )
     cli.add_config(options, default=cli.DEFAULT_CONFIG)
     cli.add_name(options)
     options.add_argument(
@@ -102,47 +89,32 @@ def parser() -> cli.Parser:
     )
     cli.add_python(options)
     cli.add_agent(options)
-    add_shared(options)
+    add_shared(options.add_argument_group("options that every trainer obeys (they override `trainer` in the file)"))
     options.usage = "orl train [TRAINER] [options] [-- trainer arguments]"
     return options
-
-
-def _configured(arguments: argparse.Namespace) -> tuple[RunConfig, list[str]]:
-    """Return the configuration of the run, and a line for each difference from the run that it continues.
-
-    Raises:
-        ConfigError: it is wrong, or the run would learn something else than the one before.
-    """
-    from orl_rollout.edge.secrets import refuse_in_words
-    from orl_rollout.training.resume import check_resume
-
-    own = (None, cli.backend_of(cli.DEFAULT_CONFIG))
-    if arguments.config == cli.DEFAULT_CONFIG and arguments.backend not in own:
-        raise cli.UsageError(
-            f"orl train {arguments.backend} needs --config. To write a file: {invocation()} init ENVIRONMENT "
-            f"--trainer {arguments.backend}"
-        )
-    named = config_of(arguments)
-    config = with_model(named)
-    refuse_on_command_line(arguments.extra)
-    refuse_in_words(config, arguments.extra)
-    return config, check_resume(config, named.trainer.load, find_trainer(str(config.trainer.backend)).defaults)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, and report also an interrupted run. A run of which no rollout could train has failed."""
     from orl_rollout.run_folder.record import read_record
+    from orl_rollout.training.resume import check_resume
 
     from orl_launcher.view.notices import trained_nothing
 
-    config, changes = _configured(arguments)
+    own = (None, cli.backend_of())
+    if arguments.config == cli.DEFAULT_CONFIG and arguments.backend not in own:
+        raise cli.UsageError(
+            f"orl train {arguments.backend} needs --config. To write a file: {invocation()} init ENVIRONMENT "
+            f"--trainer {arguments.backend}"
+        )
+    resolved = resolve(arguments, "{}")
+    config, folder = resolved.config, resolved.folder
     trainer = find_trainer(str(config.trainer.backend))
+    changes = check_resume(config, resolved.load, trainer.defaults)
     if arguments.python and not trainer.packages:
         raise cli.UsageError(f"--python: {config.trainer.backend} runs in orl's own environment. Leave it out")
     if missing := missing_tasks(config):
         raise ConfigError(missing)
-    folder = new_run(arguments.name, config.openreward_run_name, planned=arguments.dry_run)
-    config = cli.named(config, config.trainer.wandb_run or folder.name)
     if arguments.dry_run:
         return _print_plan(config, arguments, folder, changes)
     refuse_missing(config)
@@ -192,9 +164,9 @@ def _train(
         console.print(note, markup=False, highlight=False, soft_wrap=True)
     write_config(folder, config)
     interrupt.check()
-    warm, facts = warm_model(config)
+    model, facts = made_model(config)
     interrupt.check()
-    with playground(warm) as served:
+    with playground(config, model) as served:
         task_data, eval_data, shared = _tasks(served, folder)
         interrupt.run(record_versions(served, folder))
         job = Run(
@@ -284,8 +256,7 @@ def _print_plan(config: RunConfig, arguments: argparse.Namespace, folder: Path, 
     from orl_launcher.view.html import flat
     from orl_launcher.view.tables import plain_table
 
-    ready = is_made(config)
-    plan = plan_run(warm_model(config)[0] if ready else config, folder, arguments.extra, arguments.python)
+    plan = plan_run(config, folder, arguments.extra, arguments.python)
     table = plain_table("setting", "value")
     table.columns[1].justify = "left"
     public: dict[str, Any] = config.public()
@@ -295,7 +266,7 @@ def _print_plan(config: RunConfig, arguments: argparse.Namespace, folder: Path, 
     console.print(table)
     if served := ", ".join(served_here(config)):
         console.print(f"would serve {served}", soft_wrap=True)
-    if not ready:
+    if not is_made(config):
         console.print(f"would make {config.trainer.model} first: the plan cannot look into it yet", soft_wrap=True)
     if plan.memory:
         console.print(visible(plan.memory), markup=False, highlight=False, soft_wrap=True)

@@ -22,10 +22,10 @@ from orl_rollout.run_folder.checkpoint import Checkpoint, lasting_name, write_no
 from orl_rollout.run_folder.contract import CHECKPOINT, WarmStart
 
 from orl_launcher import cli, invocation
-from orl_launcher.checkpoints import refuse_missing, with_model
-from orl_launcher.options import add_budgets, add_model, config_of
+from orl_launcher.checkpoints import refuse_missing
+from orl_launcher.configuration import resolve
+from orl_launcher.options import PLAYED, add_shared
 from orl_launcher.playground import first_model, playground
-from orl_launcher.trainers import new_run
 from orl_launcher.view.progress import counting
 from orl_launcher.view.wording import percent
 
@@ -75,8 +75,7 @@ def parser() -> cli.Parser:
     """Return the options of `orl warm-start`."""
     parser = cli.Parser("warm-start", description=DESCRIPTION, examples=EXAMPLES)
     cli.add_config(parser)
-    add_model(parser)
-    add_budgets(parser)
+    add_shared(parser, PLAYED)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--player", metavar="MODULE:FUNCTION", help="your function: messages in, calls or a text out")
     source.add_argument("--journal", metavar="DIR", type=Path, help="folder of a run, whose training episodes are used")
@@ -111,15 +110,12 @@ def run(arguments: argparse.Namespace) -> int:
     started = time.monotonic()
     if arguments.rows and arguments.min_reward is not None:
         raise cli.UsageError("--min-reward: conversations have no reward. Leave it out")
-    config = with_model(config_of(arguments))
-    if not config.trainer.model:
-        raise cli.UsageError("no model. Give --model, or set trainer.model in the file")
+    resolved = resolve(arguments, "{}-warm-start", model="needed")
+    config, folder = resolved.config, resolved.folder
     warm_starter()
     refuse_missing(config)
     player = ScriptedPlayer(load_function(arguments.player), arguments.player) if arguments.player else None
-    folder = new_run(arguments.name, f"{config.openreward_run_name}-warm-start")
-    config = cli.named(config, folder.name)
-    with playground(first_model(config)) as reachable:
+    with playground(config, first_model(config)) as reachable:
         tokenizer = open_tokenizer(reachable, str(reachable.trainer.model))
         renderer = open_renderer(reachable, tokenizer)
         outcomes = [] if player else _good(_read(arguments, reachable, tokenizer, renderer), arguments.min_reward)

@@ -9,36 +9,38 @@ import argparse
 import shlex
 from contextlib import suppress
 
-from msgspec import structs
 from orl_core.config import RunConfig
 from orl_core.errors import OrlError
 from orl_rollout.edge.secrets import Scrubber
 
 from orl_launcher import cli, invocation
-from orl_launcher.checkpoints import refuse_missing, with_model
+from orl_launcher.checkpoints import refuse_missing
+from orl_launcher.configuration import Resolved, resolve
 from orl_launcher.doctor.agent import check_agent
 from orl_launcher.doctor.engine import check_engine
 from orl_launcher.doctor.environments import Opened, check_environments, check_secrets
 from orl_launcher.doctor.fit import check_fit
-from orl_launcher.doctor.model import Reader, check_prompt, check_tokenizer
+from orl_launcher.doctor.model import check_prompt, check_tokenizer
 from orl_launcher.doctor.report import Report, Verdict
-from orl_launcher.options import config_of
-from orl_launcher.playground import is_made, playground, served_here, warm_model
+from orl_launcher.playground import is_made, made_model, playground, served_here
 from orl_launcher.reports import DoctorReport
-from orl_launcher.trainers import RUNS, WOULD_NOT_START, find_trainer, missing_tasks, plan_run
+from orl_launcher.trainers import WOULD_NOT_START, find_trainer, missing_tasks, plan_run
 
 
 def check_up(arguments: argparse.Namespace, *, plans: bool = True) -> DoctorReport:
     """Print the page. Return its findings. Unless it `plans` a run, no trainer is imported."""
     page = Report(cli.console(), arguments.timeout)
-    config = _configuration(page, arguments)
-    if config is None:
+    resolved = _configuration(page, arguments)
+    if resolved is None:
         return page.conclude()
+    config = resolved.config
+    named = config.trainer.model or _default_model(page, config.trainer.backend or "")
     check_secrets(page, config)
     page.group("environments")
     opened = _environments(page, config)
     page.group("tokenizer")
-    reader, config = _tokenizer(page, config)
+    model = _model(page, config, named)
+    reader = None if model is None else check_tokenizer(page, config, model)
     page.group("first prompt")
     ids: tuple[int, ...] = ()
     if opened and reader:
@@ -49,7 +51,7 @@ def check_up(arguments: argparse.Namespace, *, plans: bool = True) -> DoctorRepo
     if arguments.fit:
         page.group("fit")
         if opened and reader and not config.agent:
-            check_fit(page, config, arguments.player)
+            check_fit(page, config, model, arguments.player)
         else:
             page.say(Verdict.UNCHECKED, "needs an environment that opens, a certified tokenizer, and no agent")
     page.group("engine")
@@ -62,34 +64,35 @@ def check_up(arguments: argparse.Namespace, *, plans: bool = True) -> DoctorRepo
         check_agent(page, config, reader[1] if opened and reader else None, arguments.engine)
     page.group("trainer")
     if plans:
-        _trainer(page, config, arguments)
+        _trainer(page, resolved, arguments)
     else:
         page.say(Verdict.UNCHECKED, "flags and sizes: `orl doctor` or --dry-run checks them")
     return page.conclude()
 
 
-def _configuration(page: Report, arguments: argparse.Namespace) -> RunConfig | None:
-    """Return the configuration; without one, nothing else can be checked."""
+def _configuration(page: Report, arguments: argparse.Namespace) -> Resolved | None:
+    """Resolve the configuration; without one, nothing else can be checked."""
     page.group("configuration")
     try:
-        config = with_model(config_of(arguments))
+        resolved = resolve(arguments)
     except OrlError as exc:
         page.say(Verdict.FAILED, str(exc))
         page.say(Verdict.UNCHECKED, "all else, because it needs the configuration")
         return None
+    config = resolved.config
     page.scrubber = Scrubber.of(config)
     page.say(Verdict.OK, f"{arguments.config}: trainer {config.trainer.backend}, {', '.join(config.environments)}")
-    return config if config.trainer.model else _with_default_model(page, config)
+    return resolved
 
 
-def _with_default_model(page: Report, config: RunConfig) -> RunConfig:
-    """Return `config` with the model that its trainer takes if none is named."""
-    backend, model = config.trainer.backend, ""
+def _default_model(page: Report, backend: str) -> str:
+    """Return the model that a trainer takes if none is named; "" if it takes none."""
+    model = ""
     with suppress(cli.UsageError):  # no such trainer here, which its own check says
-        model = find_trainer(str(backend)).default_model
+        model = find_trainer(backend).default_model
     if model:
         page.say(Verdict.OK, f"no model is named: {backend} takes {model}. Another one: --model, or trainer.model")
-    return structs.replace(config, trainer=structs.replace(config.trainer, model=model or None))
+    return model
 
 
 def _environments(page: Report, config: RunConfig) -> Opened | None:
@@ -102,9 +105,8 @@ def _environments(page: Report, config: RunConfig) -> Opened | None:
         return check_environments(page, config, missing=missing)
 
 
-def _tokenizer(page: Report, config: RunConfig) -> tuple[Reader | None, RunConfig]:
-    """Return the reader for the model, and the configuration with a path for a model of the playground."""
-    model = config.trainer.model or "model"
+def _model(page: Report, config: RunConfig, named: str) -> str | None:
+    """Return the path of a model of the playground, else the `named` one; None if it is not there."""
 
     def look() -> bool:
         refuse_missing(config)
@@ -112,19 +114,18 @@ def _tokenizer(page: Report, config: RunConfig) -> tuple[Reader | None, RunConfi
 
     ready = page.attempt("model", look)
     if ready is False:
-        page.say(Verdict.UNCHECKED, f"{model}: made when `orl train` or `orl rollout` first needs it")
-    warm = page.attempt(model, lambda: warm_model(config)[0]) if ready else None
-    return (check_tokenizer(page, warm), warm) if warm else (None, config)
+        page.say(Verdict.UNCHECKED, f"{named}: made when `orl train` or `orl rollout` first needs it")
+    return page.attempt(named, lambda: made_model(config)[0] or named) if ready else None
 
 
-def _trainer(page: Report, config: RunConfig, arguments: argparse.Namespace) -> None:
+def _trainer(page: Report, resolved: Resolved, arguments: argparse.Namespace) -> None:
     """Find the adapter and let it plan a run, which starts nothing."""
-    backend, python = config.trainer.backend, arguments.python
+    config, python = resolved.config, arguments.python
+    backend = str(config.trainer.backend)
     if missing := missing_tasks(config):
         page.say(Verdict.FAILED, missing)
-    run = RUNS / config.openreward_run_name
-    loading = "loading the trainer"
-    plan = page.attempt(str(backend), lambda: plan_run(config, run, python=python), stage=loading)
+    work = lambda: plan_run(config, resolved.folder, python=python)  # noqa: E731
+    plan = page.attempt(backend, work, stage="loading the trainer")
     if plan is None:
         return
     options = {"--config": arguments.config, "--model": getattr(arguments, "trainer.model", None), "--python": python}

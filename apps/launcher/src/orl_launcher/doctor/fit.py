@@ -45,7 +45,7 @@ RANDOM = "random calls"
 COLUMNS = ("", "prompt", "tools", "images", "turns", "result", "s a call", "room")
 
 
-def check_fit(page: Report, config: RunConfig, player: str | None) -> None:
+def check_fit(page: Report, config: RunConfig, model: str | None, player: str | None) -> None:
     """Play episodes of each environment, print a finding for each, and one table.
 
     Its lengths are in token ids. `room` is the most that each action may have in the longest episode.
@@ -57,7 +57,7 @@ def check_fit(page: Report, config: RunConfig, player: str | None) -> None:
         *COLUMNS, title=f"{EPISODES} episodes each, by {player or RANDOM}: median (most); lengths in ids"
     )
     for name in config.environments:
-        outcomes = page.await_(name, partial(_play, page, config, name, function), stage="importing the SDK")
+        outcomes = page.await_(name, partial(_play, page, config, model, name, function), stage="importing the SDK")
         if outcomes:
             played = [outcome.trajectory for outcome in outcomes]
             table.add_row(name, *_row(config, played))
@@ -77,14 +77,14 @@ def random_calls(_: Sequence[Message], tools: Sequence[ToolSpec]) -> ToolCall | 
     return ToolCall(name=tool.name, arguments=arguments_for(tool.parameters, rng)) if tool else "test"
 
 
-async def _play(page: Report, config: RunConfig, name: str, function: Function) -> list[Outcome]:
+async def _play(page: Report, config: RunConfig, model: str | None, name: str, function: Function) -> list[Outcome]:
     """Return episodes of the first tasks of an environment. Nothing of them is kept or uploaded.
 
     The SDK's server keeps its first listing for questions by number. Here the tasks are listed once more.
     """
     player = ScriptedPlayer(function, name)
     quiet = structs.replace(config, rollout=structs.replace(config.rollout, upload=False, journal=None))
-    with playground(quiet) as reachable, tempfile.TemporaryDirectory() as folder:
+    with playground(quiet, model) as reachable, tempfile.TemporaryDirectory() as folder:
         async with OpenRewardClient(reachable) as client:
             listing = await open_listing(client, name, reachable.environments[name].splits[0])
             tasks = [task async for task in list_tasks(client, listing, range(min(EPISODES, listing.size)))]

@@ -33,9 +33,9 @@ from orl_rollout.openreward.sdk import api_url
 from orl_rollout.run_folder.environments import refuse_other_build
 
 from orl_launcher import cli
+from orl_launcher.configuration import resolve
 from orl_launcher.doctor.random_calls import arguments_for
 from orl_launcher.doctor.report import Report, Verdict
-from orl_launcher.options import config_of
 from orl_launcher.playground import playground
 from orl_launcher.reports import DoctorReport
 
@@ -47,7 +47,7 @@ def check_live(arguments: argparse.Namespace) -> DoctorReport:
     page, name = Report(cli.console(), arguments.timeout), arguments.live
     page.group("live")
     try:
-        config = config_of(arguments, {"environments": {name: {}}})
+        config = resolve(arguments, bare={"environments": {name: {}}}, model="unread").config
     except OrlError as fault:
         page.say(Verdict.FAILED, str(fault))
         return page.conclude()

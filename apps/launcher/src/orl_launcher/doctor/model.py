@@ -22,9 +22,8 @@ HEAD, TAIL = 1000, 300  # characters of a prompt that are shown of a longer one
 Reader = tuple[Tokenizer, Renderer]  # the renderer is certified
 
 
-def check_tokenizer(page: Report, config: RunConfig) -> Reader | None:
+def check_tokenizer(page: Report, config: RunConfig, model: str) -> Reader | None:
     """Certify the model's tokenizer. Return None if there is none that can be trusted."""
-    model = config.trainer.model
     if not model:
         page.say(Verdict.FAILED, "no model. Give --model, or set trainer.model in the file")
         return None

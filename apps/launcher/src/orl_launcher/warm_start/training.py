@@ -42,7 +42,7 @@ def warm_start_trainer() -> str:
 def _entry(group: str) -> EntryPoint:
     entry = next(iter(entry_points(group=group)), None)
     if entry is None:
-        raise cli.UsageError(f"nothing here trains. Run {to_install(cli.backend_of(cli.DEFAULT_CONFIG))}")
+        raise cli.UsageError(f"nothing here trains. Run {to_install(cli.backend_of())}")
     return entry
 
 

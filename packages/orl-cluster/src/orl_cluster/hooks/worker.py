@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 from orl_core.config import RunConfig, decode_config, load_config
 from orl_core.errors import ConfigError, OrlError, RunAborted, boundary
 from orl_rollout.functions import find_modules_in
 from orl_rollout.loop.engine import Engine
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.run_folder.checkpoint import checkpoint_in
-from orl_rollout.run_folder.config_file import named
+from orl_rollout.run_folder.config_file import name_of
 from orl_rollout.run_folder.turn_count import CountingEngine, TurnCount
 from orl_rollout.runtime.runtime import Runtime
 from orl_rollout.runtime.stack import SharedState
@@ -172,7 +172,9 @@ def config_of(args: Any) -> RunConfig:
     path = setting or os.environ.get("ORL_CONFIG") or os.environ.get("TRAIN_CONFIG")
     if not path:
         raise ConfigError("no configuration: pass `orl_config` in --custom-config-path, or set ORL_CONFIG")
-    return with_context(named(load_config(path)), getattr(args, "context_parallel_size", None) or 1)
+    config = load_config(path)
+    config = structs.replace(config, openreward_run_name=name_of(config))
+    return with_context(config, getattr(args, "context_parallel_size", None) or 1)
 
 
 def batches_before(args: Any) -> int:

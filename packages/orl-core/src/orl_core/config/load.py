@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -28,9 +28,12 @@ class BrokenConfigError(ConfigError):
 
 
 def load_config(
-    path: str | Path, overrides: Sequence[str] = (), settings: Mapping[str, object] | None = None
+    path: str | Path | None,
+    overrides: Sequence[str] = (),
+    settings: Mapping[str, object] | None = None,
+    tree: Mapping[str, object] | None = None,
 ) -> RunConfig:
-    """Read, override and check the configuration at `path`.
+    """Read, override and check the configuration at `path`, or the `tree` if there is no file.
 
     `settings` are values of plain JSON types by dotted path: {"trainer.lr": 1e-5}. `overrides` beat them. An override
     is `dotted.path=value` with the value in YAML: `environments.Org/Env.max_turns=3`.
@@ -43,28 +46,10 @@ def load_config(
 
     from orl_core.config import cookbook, yaml
 
-    tree = yaml.read(Path(path))
-    cookbook.mask_reasoning(tree)
-    return _overridden(tree, str(path), overrides, settings or {})
-
-
-def config_without_file(
-    tree: dict[str, Any], overrides: Sequence[str] = (), settings: Mapping[str, object] | None = None
-) -> RunConfig:
-    """Build a configuration from `tree` instead of a file, overridden as `load_config` does.
-
-    Raises:
-        ConfigError: the command line is wrong.
-    """
-    return _overridden(tree, "command line", overrides, settings or {})
-
-
-def _overridden(
-    tree: dict[str, Any], source: str, overrides: Sequence[str], settings: Mapping[str, object]
-) -> RunConfig:
-    from orl_core.config import yaml
-
-    in_file = deepcopy(tree)
+    source = "command line" if path is None else str(path)
+    in_file = dict(tree or {}) if path is None else yaml.read(Path(path))
+    cookbook.mask_reasoning(in_file)
+    tree, settings = deepcopy(in_file), settings or {}
     for setting, value in settings.items():
         yaml.assign(tree, setting, value)
     for override in overrides:

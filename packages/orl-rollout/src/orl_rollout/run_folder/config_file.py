@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
-from msgspec import structs
 
 from orl_rollout.edge.files import replace
 
@@ -31,25 +30,22 @@ def read_object(path: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", tree) if isinstance(tree, dict) else {}
 
 
-def dated(config: RunConfig) -> RunConfig:
-    """Fix the date that chat templates show, so that every process of the run shows the same one.
+def date_of(config: RunConfig) -> date:
+    """Return the date that chat templates show, the same one in every process of the run.
 
     It is the configuration's, else that of the run whose checkpoint this one begins with, else today.
     """
-    if config.chat_template_date is not None:
-        return config
     begins_with = (config.trainer.load, config.trainer.model)
     inherited = (_date_of(Path(place)) for place in begins_with if place)
-    return structs.replace(config, chat_template_date=next(filter(None, inherited), None) or date.today())
+    return config.chat_template_date or next(filter(None, inherited), None) or date.today()
 
 
-def named(config: RunConfig, launch: str = "") -> RunConfig:
-    """Name the run at OpenReward: as OPENREWARD_RUN_NAME says, else as its `launch`, else as the configuration.
+def name_of(config: RunConfig, launch: str = "") -> str:
+    """Return the run's name at OpenReward: OPENREWARD_RUN_NAME, else its `launch`, else as the configuration says.
 
     Every launch has a name of its own, so that two of one file are two runs there.
     """
-    name = os.environ.get("OPENREWARD_RUN_NAME") or launch or config.openreward_run_name
-    return structs.replace(config, openreward_run_name=name)
+    return os.environ.get("OPENREWARD_RUN_NAME") or launch or config.openreward_run_name
 
 
 def _date_of(checkpoint: Path) -> date | None:
