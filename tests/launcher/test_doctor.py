@@ -218,12 +218,12 @@ def test_fit_says_what_does_not_fit(
 
 @pytest.mark.usefixtures("player")
 @pytest.mark.parametrize(
-    ("player", "told"),
+    ("name", "told"),
     [("finish", "mean reward 1, success 100"), ("echo", "mean reward 1.25, success 100")],
 )
-def test_fit_says_what_the_player_earns(doctor: Doctor, player: str, told: str) -> None:
-    lines = doctor("--fit", "--player", f"my_players:{player}", environments={"Echo": {"max_turns": 5}})
-    assert [line for line in lines if line.strip().startswith(f"my_players:{player}: {told}")]
+def test_fit_says_what_the_player_earns(doctor: Doctor, name: str, told: str) -> None:
+    lines = doctor("--fit", "--player", f"my_players:{name}", environments={"Echo": {"max_turns": 5}})
+    assert [line for line in lines if line.strip().startswith(f"my_players:{name}: {told}")]
 
 
 class Restless(Echo):
