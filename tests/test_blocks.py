@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import pytest
 from orl_core.config import decode_config
 from orl_core.config.yaml import read
+from orl_launcher.cli import Parser
 from orl_launcher.main import COMMANDS
 
 from tests.kit.tokenizers import build, template
-from tests.reference.commands import parser_of
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -129,6 +129,6 @@ def check(words: list[str]) -> None:
         return
     assert command in COMMANDS, line
     words = [word for word in words if word != "..."]
-    parser_of(command).parse(words)
+    Parser(command, words).parse()
     for option, value in pairwise(words):
         assert option != "--config" or not value.startswith("configs/") or (ROOT / value).is_file(), line

@@ -14,7 +14,7 @@ from msgspec import NODEFAULT, Struct, structs
 from orl_core.config import EnvironmentConfig, RolloutConfig, RunConfig, TrainerConfig
 from orl_core.limits import TrainOn
 from orl_launcher import trainers
-from orl_launcher.commands import doctor, install_into, prepare, rollout, show, train, upload
+from orl_launcher.cli import Parser
 
 from tests.kit.markdown import ROOT, quoted, rows_of
 
@@ -27,15 +27,7 @@ TINKER = "Keys of tinker-config.yaml"
 # Names of the cookbook at commit f9580a3 (training/slime, miles and tinker), by the section of the page.
 THEIRS: dict[str, list[str]] = json.loads((ROOT / "tests" / "golden" / "cookbook.json").read_text("utf-8"))
 
-COMMANDS = {
-    "train": train,
-    "prepare": prepare,
-    "rollout": rollout,
-    "show": show,
-    "doctor": doctor,
-    "upload": upload,
-    "install-into": install_into,
-}
+COMMANDS = ("train", "prepare", "rollout", "show", "doctor", "upload", "install-into")
 GOLDEN = {
     trainer: "".join(path.read_text("utf-8") for path in sorted((ROOT / "tests" / "golden" / trainer).glob("*.txt")))
     for trainer in ("slime", "miles")
@@ -52,9 +44,7 @@ TRAIN_NAMES["--max-response-len"] = "--rollout-max-response-len"
 def options_of(command: str) -> set[str]:
     names = {"--"}
     for trainer in trainers.installed():
-        made = COMMANDS[command].parser()
-        made.prepare([trainer])
-        names |= {*OPTION.findall(made.format_help())}
+        names |= {*OPTION.findall(Parser(command, [trainer]).format_help())}
     return names
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from orl_core.config import load_config
-from orl_launcher.commands import prepare, train
+from orl_launcher.cli import Parser
 from orl_launcher.main import main
 
 from tests.test_blocks import RECIPES
@@ -31,7 +31,6 @@ NAMED = {"--extra": PROJECT["project"]["optional-dependencies"], "--group": PROJ
 REQUIRED = {"release": ["0.2.0"]}
 SLOW = ("failures", "test-signals", "play-environments")
 OPERATORS = {"&&", "||", ";", "|", "if", "then", "else", "fi"}
-WITH_DEFAULT = {"prepare": prepare, "train": train}
 OURS = re.compile(r"(?:tests|tools|configs|examples|packages|apps)/[\w./-]+")
 
 
@@ -108,7 +107,7 @@ def test_commands_of_a_recipe_start(recipe: str, monkeypatch: pytest.MonkeyPatch
 def test_bare_recipe_has_a_configuration(recipe: str, trainer: str) -> None:
     *_, command = commands_of(recipe)
     name, *words = (word for word in command[command.index("orl") + 1 :] if word != "$@")
-    config = load_config(ROOT / WITH_DEFAULT[name].parser().parse(words).config)
+    config = load_config(ROOT / Parser(name, words).parse().config)
     assert config.trainer.backend == trainer
 
 

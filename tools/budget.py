@@ -167,8 +167,7 @@ def report() -> Iterator[tuple[str, object]]:
     public = Counter(node.name for tree in trees for node in tree.body if isinstance(node, FUNCTIONS | ast.ClassDef))
     yield "public names defined twice", sum(count > 1 and not name.startswith("_") for name, count in public.items())
     yield "configuration keys", len(re.findall(r'"description":', (ROOT / "configs/schema.json").read_text("utf-8")))
-    commands = import_module("orl_launcher.main").COMMANDS
-    parsers = (import_module(f"orl_launcher.commands.{name.replace('-', '_')}").parser() for name in commands)
+    parsers = map(import_module("orl_launcher.cli").Parser, import_module("orl_launcher.main").COMMANDS)
     yield (
         "options of commands",
         sum(len(re.findall("^  (?:-., )?--", one.format_help(), re.MULTILINE)) for one in parsers),

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from importlib import import_module
-from typing import Any
 
+from orl_launcher.cli import Parser
 from orl_launcher.main import COMMANDS
 
 INTRODUCTION = """\
@@ -19,18 +18,13 @@ This turns on completion in bash and zsh: `eval "$(register-python-argcomplete o
 """
 
 
-def parser_of(command: str) -> Any:
-    """Return the parser of one command of `orl`."""
-    return import_module(f"orl_launcher.commands.{command.replace('-', '_')}").parser()
-
-
 def page() -> str:
     """Return the page in Markdown."""
     given = dict(os.environ)
     os.environ["COLUMNS"] = "100"
     os.environ.pop("UV_RUN_RECURSION_DEPTH", None)  # with it, examples begin with `uv run`
     try:
-        helps = {command: parser_of(command).format_help() for command in COMMANDS}
+        helps = {command: Parser(command).format_help() for command in COMMANDS}
     finally:
         os.environ.clear()
         os.environ.update(given)

@@ -1,6 +1,7 @@
 """Code that all commands share: a parser with errors in one line, options that every command has, the console.
 
-It knows no command. Abbreviated options are off, so that a new option never changes what an old script means.
+It knows a command by its name alone. Abbreviated options are off, so that a new option never changes what an old script
+means.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ import argparse
 import shlex
 import shutil
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 from orl_core.errors import ConfigError, OrlError
 
@@ -29,47 +31,62 @@ class UsageError(OrlError):
     """The command line cannot be followed: exit code 2."""
 
 
+class Command(Protocol):
+    """A command's module: `add_options` adds its options, `run` runs it and returns the exit code."""
+
+    DESCRIPTION: str
+    EXAMPLES: str
+    add_options: Callable[[Parser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
 class Parser(argparse.ArgumentParser):
-    """Parse the options of one command: no abbreviations, examples kept as written, errors in one line."""
+    """Parse the `words` of one command: no abbreviations, examples kept as written, errors in one line.
 
-    elsewhere = ""  # advice on an option that this command does not have
+    `extra` are words that it leaves to a trainer. `told` says what else an unknown option is, `elsewhere` what to do.
+    """
 
-    def __init__(self, command: str, *, description: str, examples: str) -> None:
+    def __init__(self, command: str, words: Sequence[str] = ()) -> None:
         columns = shutil.get_terminal_size().columns
+        module = cast("Command", import_module(f"orl_launcher.commands.{command.replace('-', '_')}"))
         super().__init__(
             prog=f"{invocation()} {command}",
-            description="\n".join(textwrap.fill(line, columns) for line in description.splitlines()),
-            epilog=f"examples:\n{as_started(examples.rstrip())}",
+            description="\n".join(textwrap.fill(line, columns) for line in module.DESCRIPTION.splitlines()),
+            epilog=f"examples:\n{as_started(module.EXAMPLES.rstrip())}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+        self.run, self.words, self.elsewhere = module.run, words, ""
+        self.extra: tuple[str, ...] = ()
+        self.told: Callable[[str], str] = lambda _: ""
+        module.add_options(self)
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing a usage of many lines."""
         raise UsageError(f"{message} (see {self.prog} --help)")
 
-    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parse `argv`.
+    def bare(self) -> list[str]:
+        """Return the words that are no option's value, as far as options are known."""
+        takes_value = {name for action in self._actions for name in action.option_strings if action.nargs is None}
+        return [word for before, word in zip(["", *self.words], self.words, strict=False) if before not in takes_value]
+
+    def parse(self) -> argparse.Namespace:
+        """Parse the words.
 
         Raises:
-            UsageError: it is wrong.
+            UsageError: they are wrong.
         """
-        self.prepare(argv)
-        known = [option for action in self._actions for option in action.option_strings]
-        for word in argv:
-            option = word.partition("=")[0]
-            if option.startswith("--") and option not in known:
-                self.unknown(option, known)
-        return self.parse_intermixed_args(argv)  # options may precede a positional argument
-
-    def prepare(self, words: Sequence[str]) -> None:
-        """Add the options that depend on the `words` of the command line."""
-
-    def unknown(self, option: str, known: Sequence[str]) -> NoReturn:
-        """Refuse an unknown option with the nearest one."""
         from orl_core.text import did_you_mean
 
-        self.error(f"unknown option {option}{did_you_mean(option, known) or self.elsewhere}")
+        known = [option for action in self._actions for option in action.option_strings]
+        for word in self.words:
+            option = word.partition("=")[0]
+            if option.startswith("--") and option not in known:
+                near = did_you_mean(option, known) or self.elsewhere
+                self.error(self.told(option) or f"unknown option {option}{near}")
+        arguments = self.parse_intermixed_args(self.words)  # options may precede a positional argument
+        arguments.words, arguments.extra = self.words, self.extra
+        return arguments
 
 
 def add_config(parser: argparse.ArgumentParser, *, default: str | None = None, required: bool = True) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterable
-from importlib import import_module
 from typing import Any
 
 import argcomplete
@@ -26,8 +25,9 @@ def complete(commands: Iterable[str], completer: Any = argcomplete.autocomplete)
     chosen = words[1] if len(words) > 2 and words[1] in names else None
     if chosen:
         os.environ["_ARGCOMPLETE"] = "2"  # the command's own words begin at the second one
-        parser = import_module(f"orl_launcher.commands.{chosen.replace('-', '_')}").parser()
-        parser.prepare(words[2:])
+        from orl_launcher.cli import Parser
+
+        parser = Parser(chosen, words[2:])
     else:
         parser = argparse.ArgumentParser()
         parser.add_argument("command", choices=names)

@@ -51,22 +51,22 @@ def resolve(
 
     Raises:
         ConfigError: it is wrong.
-        UsageError: `--name` is, or no model is named where it is "needed".
+        UsageError: `--name` is, or no model is named although one is "needed".
     """
-    extra = getattr(arguments, "extra", ())
-    given = change(_read(arguments, bare))
-    keep_out(Scrubber.of(given))
-    trainer, name, folder = given.trainer, given.openreward_run_name, trainers.RUNS / given.openreward_run_name
+    extra = arguments.extra
+    config = change(_read(arguments, bare))
+    keep_out(Scrubber.of(config))
+    trainer, name, folder = config.trainer, config.openreward_run_name, trainers.RUNS / config.openreward_run_name
     if model == "needed" and not trainer.model:
         raise cli.UsageError("no model. Give --model, or set trainer.model in the file")
     if run:
         folder = trainers.new_run(arguments.name, run.format(name), planned=getattr(arguments, "dry_run", False))
-        name = name_of(given, (run == "{}" and trainer.wandb_run) or folder.name)
+        name = name_of(config, (run == "{}" and trainer.wandb_run) or folder.name)
     begun = {} if model == "unread" else checkpoints.paths_of(trainer)
     backend = trainer.backend or cli.backend_of()
     config = structs.replace(
-        given,
-        chat_template_date=date_of(given),
+        config,
+        chat_template_date=date_of(config),
         openreward_run_name=name,
         trainer=structs.replace(trainer, backend=backend, **begun),
     )

@@ -14,17 +14,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
+from typing import Any, NoReturn, cast
 
 from orl_launcher import as_started, invocation
-
-if TYPE_CHECKING:
-    import argparse
-
-    from orl_launcher.cli import Parser
 
 COMMANDS = {
     "init": "write a configuration for an environment, from the answers of its server, and check it",
@@ -83,13 +77,6 @@ on OpenReward, with OPENREWARD_API_KEY set:
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)  # no room, or none for this user
 LEAVE_SECONDS = 5.0  # for the interpreter to end, before threads that are stuck are left behind
-
-
-class Command(Protocol):
-    """A command's module: `parser` returns its options, `run` runs it and returns the exit code."""
-
-    parser: Callable[[], Parser]
-    run: Callable[[argparse.Namespace], int]
 
 
 def program() -> NoReturn:
@@ -168,8 +155,8 @@ def _run(words: list[str]) -> int:
             raise cli.UsageError(
                 f"unknown command {words[0]}{near or ': ' + ', '.join(COMMANDS)} (see {invocation()} --help)"
             )
-        command = cast("Command", import_module(f"orl_launcher.commands.{words[0].replace('-', '_')}"))
-        return command.run(command.parser().parse(words[1:]))
+        parser = cli.Parser(words[0], words[1:])
+        return parser.run(parser.parse())
     except OrlError as exc:
         from orl_rollout.logs import shown
 

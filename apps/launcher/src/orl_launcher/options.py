@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import groupby
-from typing import Any, NoReturn
+from typing import Any
 
 from msgspec import Struct, inspect, structs
 from orl_core.config import RolloutConfig, TrainerConfig
@@ -32,62 +32,30 @@ class Option(Struct, frozen=True):
     kind: object
 
 
-class TrainerParser(cli.Parser):
-    """Parser of a command with the options of one trainer: the one that the words name, else what `otherwise` finds.
+def add_own(parser: cli.Parser, otherwise: Callable[[Sequence[str]], str], *, converts: bool = False) -> None:
+    """Add the options of one trainer: the one that the words of `parser` name, else what `otherwise` finds in them.
 
-    Everything after the first `--` is left to the trainer or its tool, as `extra`; `words` is the rest. A parser that
-    `converts` has the options of a conversion alone.
+    What follows the first `--` is left to the trainer or its tool. One that `converts` has the options of a conversion
+    alone.
     """
+    here, words = trainers.installed(), parser.words
+    cut = words.index("--") if "--" in words else len(words)
+    parser.words, parser.extra = words[:cut], tuple(words[cut + 1 :])
+    chosen = next((word for word in parser.bare() if word in here), "") or otherwise(parser.words)
+    own = {name: [*options_of(name, converts=converts)] for name in here}
+    for title, options in groupby(own.get(chosen, ()), lambda option: option.path.rpartition(".")[0]):
+        group = parser.add_argument_group(f"options of {chosen} (`{title}` in the file)")
+        for option in options:
+            _add(group, option)
 
-    elsewhere = "; give an option of the trainer itself after `--`"
+    def owners(word: str) -> str:
+        names = [name for name, options in own.items() if word in {f"--{option.name}" for option in options}]
+        named = f"the trainer is {chosen}" if chosen in here else "no trainer is named"
+        line = f"{word} is an option of {' and '.join(names)}, and {named}. Leave it out, or change the trainer"
+        return line if names else ""
 
-    def __init__(
-        self,
-        command: str,
-        otherwise: Callable[[Sequence[str]], str],
-        *,
-        default: str,
-        converts: bool = False,
-        **texts: str,
-    ) -> None:
-        super().__init__(command, **texts)
-        self.epilog = "\n".join([f"{self.epilog}", *(f"  {self.prog} {name} --help" for name in trainers.installed())])
-        self._otherwise, self._converts, self._trainer = otherwise, converts, ""
-        add_trainer(self, "backend", nargs="?", metavar="TRAINER", help=f"trainer (default: {default})")
-
-    def prepare(self, words: Sequence[str]) -> None:
-        """Add the options of the trainer that `words` name."""
-        here = trainers.installed()
-        takes_value = {name for action in self._actions for name in action.option_strings if action.nargs is None}
-        bare = [word for before, word in zip(["", *words], words, strict=False) if before not in takes_value]
-        name = next((word for word in bare if word in here), "") or self._otherwise(words)
-        if name in here:
-            self._trainer = name
-            for title, options in groupby(self._options_of(name), lambda option: option.path.rpartition(".")[0]):
-                group = self.add_argument_group(f"options of {name} (`{title}` in the file)")
-                for option in options:
-                    _add(group, option)
-
-    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parse `argv` up to the first `--`."""
-        cut = argv.index("--") if "--" in argv else len(argv)
-        arguments = super().parse(argv[:cut])
-        arguments.words, arguments.extra = argv[:cut], tuple(argv[cut + 1 :])
-        return arguments
-
-    def unknown(self, option: str, known: Sequence[str]) -> NoReturn:
-        """Name the trainers that have the option."""
-        if owners := [
-            name for name in trainers.installed() if option in {f"--{each.name}" for each in self._options_of(name)}
-        ]:
-            here = f"the trainer is {self._trainer}" if self._trainer else "no trainer is named"
-            self.error(
-                f"{option} is an option of {' and '.join(owners)}, and {here}. Leave it out, or change the trainer"
-            )
-        super().unknown(option, known)
-
-    def _options_of(self, name: str) -> Iterator[Option]:
-        return options_of(name, converts=self._converts)
+    parser.told, parser.elsewhere = owners, "; give an option of the trainer itself after `--`"
+    parser.epilog = "\n".join([f"{parser.epilog}", *(f"  {parser.prog} {name} --help" for name in here)])
 
 
 def add_trainer(parser: cli.Parser, name: str, **more: Any) -> None:

@@ -100,7 +100,7 @@ def made_model(config: RunConfig) -> tuple[str | None, dict[str, Any]]:
     cached = folder.is_dir()
     if not cached:
         line = f"making the model {model}, once: a few minutes. It is kept in {cache_folder()}"
-        cli.console().print(line, soft_wrap=True)
+        cli.console().print(line)
     with boundary(ConfigError, f"making the model {model}"), counting(cli.console()) as show:
 
         def count(step: int, total: int) -> None:

@@ -15,7 +15,7 @@ from orl_rollout.run_folder.contract import Conversion, Trainer
 
 from orl_launcher import cli
 from orl_launcher.checkpoints import Found, last_in
-from orl_launcher.options import TrainerParser
+from orl_launcher.options import add_own, add_trainer
 from orl_launcher.trainers import find_trainer, print_plan
 
 DESCRIPTION = """\
@@ -41,16 +41,9 @@ def _of_checkpoint(words: Sequence[str]) -> str:
     return ""
 
 
-def parser() -> cli.Parser:
-    """Return the options of `orl convert`."""
-    options = TrainerParser(
-        "convert",
-        _of_checkpoint,
-        default="that of the checkpoint",
-        converts=True,
-        description=DESCRIPTION,
-        examples=EXAMPLES,
-    )
+def add_options(options: cli.Parser) -> None:
+    """Add the options of `orl convert`."""
+    add_trainer(options, "backend", nargs="?", metavar="TRAINER", help="trainer (default: that of the checkpoint)")
     options.add_argument("source", metavar="FOLDER", type=Path, help="checkpoint, one step of it, or a run's folder")
     options.add_argument(
         "--output",
@@ -65,8 +58,8 @@ def parser() -> cli.Parser:
         metavar="FOLDER",
         help="Hugging Face checkpoint that training began with (default: that of the run or the note)",
     )
+    add_own(options, _of_checkpoint, converts=True)
     options.usage = "orl convert [TRAINER] FOLDER [options] [-- arguments of the tool]"
-    return options
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -90,12 +83,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         return print_plan(trainer.plan_conversion(conversion))
     console = cli.console()
-    console.print(
-        f"{match.folder} is {WORDS[match.checkpoint.format]}. The log: {conversion.output}.log", soft_wrap=True
-    )
+    console.print(f"{match.folder} is {WORDS[match.checkpoint.format]}. The log: {conversion.output}.log")
     trainer.convert(conversion)
     advice = ". Name it with --model" if wanted == "hf" else ""
-    console.print(f"{conversion.output} is {WORDS[wanted]}{advice}", soft_wrap=True)
+    console.print(f"{conversion.output} is {WORDS[wanted]}{advice}")
     return 0
 
 

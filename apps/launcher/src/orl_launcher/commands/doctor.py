@@ -26,9 +26,8 @@ EXAMPLES = """\
 """
 
 
-def parser() -> cli.Parser:
-    """Return the options of `orl doctor`."""
-    options = cli.Parser("doctor", description=DESCRIPTION, examples=EXAMPLES)
+def add_options(options: cli.Parser) -> None:
+    """Add the options of `orl doctor`."""
     cli.add_config(options, default=cli.DEFAULT_CONFIG)
     add_shared(options, PLAYED)
     cli.add_agent(options)
@@ -50,7 +49,6 @@ def parser() -> cli.Parser:
         "--timeout", type=cli.positive, default=60, metavar="S", help="seconds per check (default: 60)"
     )
     add_json(options)
-    return options
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -25,14 +25,12 @@ EXAMPLES = """\
 """
 
 
-def parser() -> cli.Parser:
-    """Return the options of `orl export`."""
-    options = cli.Parser("export", description=DESCRIPTION, examples=EXAMPLES)
+def add_options(options: cli.Parser) -> None:
+    """Add the options of `orl export`."""
     options.add_argument("path", metavar="PATH", type=Path, help="a run's folder or a journal's file")
     options.add_argument("--format", choices=FORMATS, default="jsonl", help="format of the output (default: jsonl)")
     options.add_argument("--output", metavar="OUT", type=Path, required=True, help="new file, or new folder for hf")
     options.add_argument("--ids", action="store_true", help="add token ids, loss masks and logprobs")
-    return options
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -46,5 +44,5 @@ def run(arguments: argparse.Namespace) -> int:
         count = write(rows, output, arguments.format, arguments.path.resolve().name)
     if not count:
         raise OrlError(f"{arguments.path}: its journal holds no episode. Nothing is written")
-    cli.console().print(f"{count} conversations: {output}", soft_wrap=True)
+    cli.console().print(f"{count} conversations: {output}")
     return 0

@@ -50,9 +50,8 @@ EXAMPLES = """\
 """
 
 
-def parser() -> cli.Parser:
-    """Return the options of `orl gateway`."""
-    options = cli.Parser("gateway", description=DESCRIPTION, examples=EXAMPLES)
+def add_options(options: cli.Parser) -> None:
+    """Add the options of `orl gateway`."""
     cli.add_config(options, required=False)
     options.add_argument(
         "--engine", type=cli.address, required=True, metavar="URL", help="running SGLang server or router"
@@ -67,7 +66,6 @@ def parser() -> cli.Parser:
         "--max-turns", type=cli.positive, default=MAX_TURNS, metavar="N", help=f"turns of a session ({MAX_TURNS})"
     )
     cli.add_name(options)
-    return options
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -95,15 +93,15 @@ def run(arguments: argparse.Namespace) -> int:
 
     def announce(url: str) -> None:
         console = cli.console()
-        console.print(f"gateway {url}, journal {folder}", style="bold", soft_wrap=True)
+        console.print(f"gateway {url}, journal {folder}", style="bold")
         shown = f"${KEY}" if own_key else key
-        console.print(f"  export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={shown}", soft_wrap=True)
-        console.print(f"  export ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY={shown}", soft_wrap=True)
+        console.print(f"  export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={shown}")
+        console.print(f"  export ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY={shown}")
 
     try:
         interrupt.run(serve(config, folder, address, announce))
     finally:
-        cli.console().print(f"To show the sessions: {invocation()} show {folder}", soft_wrap=True)
+        cli.console().print(f"To show the sessions: {invocation()} show {folder}")
     return 0
 
 

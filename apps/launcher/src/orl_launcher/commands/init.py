@@ -33,9 +33,8 @@ EXAMPLES = """\
 """
 
 
-def parser() -> cli.Parser:
-    """Return the options of `orl init`."""
-    options = cli.Parser("init", description=DESCRIPTION, examples=EXAMPLES)
+def add_options(options: cli.Parser) -> None:
+    """Add the options of `orl init`."""
     options.add_argument(
         "environment",
         nargs="?",
@@ -53,7 +52,6 @@ def parser() -> cli.Parser:
     options.add_argument(
         "--timeout", type=cli.positive, default=60, metavar="S", help="seconds per question (default: 60)"
     )
-    return options
 
 
 def _environment(text: str) -> str:
@@ -68,7 +66,6 @@ def run(arguments: argparse.Namespace) -> int:
     from orl_core.config.editor import editor_schema
     from orl_rollout.edge import interrupt
 
-    from orl_launcher.commands import doctor
     from orl_launcher.doctor.doctor import check_up
     from orl_launcher.init.write import PLAYED_BY_TINY, config_text, schema_for, write_config
 
@@ -92,8 +89,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"{output}: {exc.strerror}. Choose another --output") from exc
     if missing:
         (output.parent / schema).write_text(editors, encoding="utf-8")
-    cli.console().print(f"wrote {output}\n", soft_wrap=True)
-    checked = doctor.parser().parse(["--config", str(output), "--timeout", str(arguments.timeout)])
+    cli.console().print(f"wrote {output}\n")
+    checked = cli.Parser("doctor", ["--config", str(output), "--timeout", str(arguments.timeout)]).parse()
     good = check_up(checked, plans=False).ok
     file = shlex.quote(str(output))
     advice, words = "To train", f"train {arguments.trainer} --config {file}"
@@ -102,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
     elif model.startswith(ORGANISATION) and env.name not in PLAYED_BY_TINY:
         advice = "This model knows only GuessNumber. To teach it this environment first"
         words = f"warm-start --config {file} --player MODULE:FUNCTION"
-    cli.console().print(f"\n{advice}: {invocation()} {words}", soft_wrap=True)
+    cli.console().print(f"\n{advice}: {invocation()} {words}")
     return 0 if good else cli.EXIT_FAILED
 
 

@@ -36,12 +36,10 @@ print(json.dumps({each.metadata["Name"]: each.version for each in metadata.distr
 """
 
 
-def parser() -> cli.Parser:
-    """Return the options of `orl install-into`."""
-    options = cli.Parser("install-into", description=DESCRIPTION, examples=EXAMPLES)
+def add_options(options: cli.Parser) -> None:
+    """Add the options of `orl install-into`."""
     options.add_argument("python", help="the Python of the trainer's environment")
     add_trainer(options, "--trainer", help="trainer whose adapter to install (default: the one that PYTHON has)")
-    return options
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -60,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         wheels = [str(_wheel_of(name, Path(folder) / name)) for name in packages]
         _uv("pip", "install", "--python", python, "--constraint", str(constraints), *again, *wheels)
     new = ", ".join(f"{name} {at}" for name, at in sorted(installed(python).items()) if name not in kept)
-    cli.console().print(f"{python} has {new}; no other version changed", soft_wrap=True)
+    cli.console().print(f"{python} has {new}; no other version changed")
     return 0
 
 

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from orl_core.config import RunConfig
     from orl_rollout.tasks.prepare import PreparedTasks
 
+DESCRIPTION = """\
+List the tasks of the configured environments, mix them by weight, shuffle them and write JSON lines.
+The same seed gives the same bytes. If the command fails, the old file stays as it was.
+"""
 EXAMPLES = """\
   orl prepare --config configs/local.yaml --output tasks.jsonl
   orl prepare --config configs/multi-env.yaml --output tasks.jsonl --max-tasks 1000 --seed 7
@@ -26,13 +30,8 @@ EXAMPLES = """\
 """
 
 
-def parser() -> cli.Parser:
-    """Return the options of `orl prepare`."""
-    description = (
-        "List the tasks of the configured environments, mix them by weight, shuffle them and write JSON lines.\n"
-        "The same seed gives the same bytes. If the command fails, the old file stays as it was."
-    )
-    options = cli.Parser("prepare", description=description, examples=EXAMPLES)
+def add_options(options: cli.Parser) -> None:
+    """Add the options of `orl prepare`."""
     cli.add_config(options, default=cli.DEFAULT_CONFIG)
     cli.add_split(options)
     options.add_argument(
@@ -47,7 +46,6 @@ def parser() -> cli.Parser:
     )
     options.add_argument("--seed", type=int, default=0, metavar="S", help="seed of choice and order (default: 0)")
     add_json(options)
-    return options
 
 
 def _difficulty(text: str) -> tuple[float, float]:
@@ -112,4 +110,4 @@ def print_prepared(config: RunConfig, prepared: PreparedTasks, output: Path, spl
     console.print(table)
     left_out = f", {prepared.duplicates} duplicates left out" if prepared.duplicates else ""
     skipped = f", {prepared.skipped} of another difficulty skipped" if prepared.skipped else ""
-    console.print(f"{prepared.total} tasks in {output}{left_out}{skipped}", soft_wrap=True)
+    console.print(f"{prepared.total} tasks in {output}{left_out}{skipped}")

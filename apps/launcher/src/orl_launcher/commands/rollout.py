@@ -78,9 +78,8 @@ class RolloutPlan(Struct, frozen=True, kw_only=True):
     played: list[Played] = []
 
 
-def parser() -> cli.Parser:
-    """Return the options of `orl rollout`."""
-    options = cli.Parser("rollout", description=DESCRIPTION, examples=EXAMPLES)
+def add_options(options: cli.Parser) -> None:
+    """Add the options of `orl rollout`."""
     cli.add_config(options)
     cli.add_split(options)
     options.add_argument(
@@ -98,7 +97,6 @@ def parser() -> cli.Parser:
     options.add_argument("--concurrency", type=cli.positive, default=64, metavar="N", help="most at once (default: 64)")
     cli.add_name(options)
     add_json(options)
-    return options
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -34,6 +34,7 @@ from orl_launcher.view.wording import MAIN_METRICS
 ROWS = 20  # episodes that the terminal lists
 ARTICLES = 50  # episodes that a page shows whole
 
+DESCRIPTION = "Show a run or a journal of episodes."
 EXAMPLES = """\
   orl show                                   the latest run that has played
   orl show runs/local                        curves and the last episodes
@@ -43,9 +44,8 @@ EXAMPLES = """\
 """
 
 
-def parser() -> cli.Parser:
-    """Return the options of `orl show`."""
-    options = cli.Parser("show", description="Show a run or a journal of episodes.", examples=EXAMPLES)
+def add_options(options: cli.Parser) -> None:
+    """Add the options of `orl show`."""
     options.add_argument(
         "path",
         metavar="PATH",
@@ -57,7 +57,6 @@ def parser() -> cli.Parser:
     options.add_argument("--episode", metavar="N", type=int, help="show one episode, by its number; -1 is the last")
     options.add_argument("--failed", action="store_true", help="show only episodes that did not succeed")
     add_json(options)
-    return options
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -79,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     decoder = load_decoder(journal, path, journal.parent)
     if arguments.html:
         _write_page(arguments.html, path, record, [episode_rows(_title(*one), one[1], decoder) for one in chosen])
-        console.print(f"{len(chosen)} episodes: {arguments.html}", soft_wrap=True)
+        console.print(f"{len(chosen)} episodes: {arguments.html}")
     else:
         ((number, entry),) = chosen
         console.print(episode_view(episode_rows(f"episode {number}", entry, decoder), record))
@@ -105,7 +104,7 @@ def latest_run() -> Path:
     latest = max(written)[1]
     played = next((folder for _, folder in sorted(written, reverse=True) if _has_played(folder)), latest)
     if played != latest:
-        cli.console(stderr=True).print(f"{latest} is newer, and no episode of it has ended", soft_wrap=True)
+        cli.console(stderr=True).print(f"{latest} is newer, and no episode of it has ended")
     return played
 
 
@@ -174,11 +173,11 @@ def _episode_report(number: int, entry: Entry, *, whole: bool) -> EpisodeReport:
 
 def _show_overview(path: Path, record: Record | None, chosen: list[tuple[int, Entry]]) -> None:
     console = cli.console()
-    console.print(f"{'run' if record else 'journal'} {path}", style="bold", soft_wrap=True)
+    console.print(f"{'run' if record else 'journal'} {path}", style="bold")
     for notice in notices_of(record) if record else ():
-        console.print(notice, style="yellow", soft_wrap=True, markup=False, highlight=False)
+        console.print(notice, style="yellow")
     for recovery in record.recoveries if record else ():
-        console.print(recovery.text, soft_wrap=True, markup=False, highlight=False)
+        console.print(recovery.text)
     if record and record.points:
         for table in (*overview(record), curves_table(record)):
             console.print(table)
@@ -186,7 +185,7 @@ def _show_overview(path: Path, record: Record | None, chosen: list[tuple[int, En
         console.print("no episode to show")
         return
     console.print(episodes_table(starmap(row_of, chosen), record))
-    console.print(f"to show one: {invocation()} show {path} --episode N", style="dim", soft_wrap=True)
+    console.print(f"to show one: {invocation()} show {path} --episode N", style="dim")
 
 
 def _write_page(out: Path, path: Path, record: Record | None, episodes: list[EpisodeRows]) -> None:

@@ -24,7 +24,7 @@ from orl_launcher import cli, invocation
 from orl_launcher.checkpoints import last_in, refuse_missing
 from orl_launcher.commands.upload import send_rest
 from orl_launcher.configuration import resolve
-from orl_launcher.options import TrainerParser, add_shared
+from orl_launcher.options import add_own, add_shared, add_trainer
 from orl_launcher.playground import baseline, is_made, made_model, playground, served_here
 from orl_launcher.trainers import (
     WOULD_NOT_START,
@@ -75,11 +75,9 @@ def _in_file(words: Sequence[str]) -> str:
     return ""
 
 
-def parser() -> cli.Parser:
-    """Return the options of `orl train`."""
-    options = TrainerParser(
-        "train", _in_file, default="trainer.backend in the file", description=DESCRIPTION, examples=EXAMPLES
-    )
+def add_options(options: cli.Parser) -> None:
+    """Add the options of `orl train`."""
+    add_trainer(options, "backend", nargs="?", metavar="TRAINER", help="trainer (default: trainer.backend in the file)")
     cli.add_config(options, default=cli.DEFAULT_CONFIG)
     cli.add_name(options)
     options.add_argument(
@@ -90,8 +88,8 @@ def parser() -> cli.Parser:
     cli.add_python(options)
     cli.add_agent(options)
     add_shared(options.add_argument_group("options that every trainer obeys (they override `trainer` in the file)"))
+    add_own(options, _in_file)
     options.usage = "orl train [TRAINER] [options] [-- trainer arguments]"
-    return options
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -159,9 +157,9 @@ def _train(
 
     started = time.monotonic()
     console = cli.console()
-    console.print(f"run {folder}", style="bold", soft_wrap=True)
+    console.print(f"run {folder}", style="bold")
     for note in (*changes, *unread(config)):
-        console.print(note, markup=False, highlight=False, soft_wrap=True)
+        console.print(note)
     write_config(folder, config)
     interrupt.check()
     model, facts = made_model(config)
@@ -228,15 +226,15 @@ def _conclude(folder: Path, arguments: argparse.Namespace) -> None:
     for table in overview(record):
         console.print(table)
     for line in untrained(record):
-        console.print(line, soft_wrap=True)
+        console.print(line)
     seconds = record.summary.get("seconds_total")
     took = f" in {duration(seconds)}" if isinstance(seconds, int | float) and record.finished else " so far"
-    console.print(f"{count(record.steps)}{took}. {line}", soft_wrap=True)
+    console.print(f"{count(record.steps)}{took}. {line}")
     shown = f"{invocation()} show {folder}, or in a browser: {invocation()} view {folder}"
-    console.print(f"To show the episodes: {shown}", style="dim", soft_wrap=True)
+    console.print(f"To show the episodes: {shown}", style="dim")
     with suppress(ConfigError):  # it has no checkpoint
         if record.summary.get("interrupted") and last_in(folder):
-            console.print(f"To continue: {_continuing(folder, arguments)}", soft_wrap=True)
+            console.print(f"To continue: {_continuing(folder, arguments)}")
 
 
 def _continuing(folder: Path, arguments: argparse.Namespace) -> str:
@@ -265,9 +263,9 @@ def _print_plan(config: RunConfig, arguments: argparse.Namespace, folder: Path, 
     console = cli.console(stderr=True)
     console.print(table)
     if served := ", ".join(served_here(config)):
-        console.print(f"would serve {served}", soft_wrap=True)
+        console.print(f"would serve {served}")
     if not is_made(config):
-        console.print(f"would make {config.trainer.model} first: the plan cannot look into it yet", soft_wrap=True)
+        console.print(f"would make {config.trainer.model} first: the plan cannot look into it yet")
     if plan.memory:
-        console.print(visible(plan.memory), markup=False, highlight=False, soft_wrap=True)
+        console.print(visible(plan.memory))
     return print_plan(structs.replace(plan, notes=(*plan.notes, *changes)))

@@ -30,13 +30,11 @@ EXAMPLES = """\
 """
 
 
-def parser() -> cli.Parser:
-    """Return the options of `orl upload`."""
-    options = cli.Parser("upload", description=DESCRIPTION, examples=EXAMPLES)
+def add_options(options: cli.Parser) -> None:
+    """Add the options of `orl upload`."""
     options.add_argument("run", metavar="RUN", type=Path, help="a run's folder")
     options.add_argument("--seconds", type=cli.positive, default=600, metavar="N", help="time limit (default: 600)")
     cli.add_overrides(options)
-    return options
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -65,13 +63,13 @@ def send_rest(config: RunConfig, folder: Path) -> None:
         if not any(uploads(config, name) for name in config.environments) or not unsent(journal):
             finished = True
         elif not interrupt.received():
-            console.print(f"sending rollouts to OpenReward, {REST_SECONDS} s at most", style="dim", soft_wrap=True)
+            console.print(f"sending rollouts to OpenReward, {REST_SECONDS} s at most", style="dim")
             finished = _send(journal, config, REST_SECONDS)
     except OrlError as fault:  # the end of the training itself counts
-        console.print(f"uploads: {fault}", soft_wrap=True)
+        console.print(f"uploads: {fault}")
     finally:
         if not finished:
-            console.print(f"To send the rest: {invocation()} upload {folder}", soft_wrap=True)
+            console.print(f"To send the rest: {invocation()} upload {folder}")
 
 
 def _send(journal: Path, config: RunConfig, seconds: float) -> bool:
@@ -88,5 +86,5 @@ def _send(journal: Path, config: RunConfig, seconds: float) -> bool:
         words += [f"{counts.refused} refused by the platform"] if counts.refused else []
         words += [f"{counts.withheld} not sent because they contain a secret"] if counts.withheld else []
         words += [f"{counts.broken} unreadable"] if counts.broken else []
-        cli.console().print(", ".join(words) + ("" if finished else "; not all of them"), soft_wrap=True)
+        cli.console().print(", ".join(words) + ("" if finished else "; not all of them"))
     return finished

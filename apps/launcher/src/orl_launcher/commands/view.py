@@ -27,9 +27,8 @@ EXAMPLES = """\
 """
 
 
-def parser() -> cli.Parser:
-    """Return the options of `orl view`."""
-    options = cli.Parser("view", description=DESCRIPTION, examples=EXAMPLES)
+def add_options(options: cli.Parser) -> None:
+    """Add the options of `orl view`."""
     options.add_argument(
         "path",
         metavar="PATH",
@@ -39,7 +38,6 @@ def parser() -> cli.Parser:
         help="folder of runs, a run, or a journal's file (default: runs)",
     )
     options.add_argument("--port", type=cli.positive, metavar="N", help="port to listen on (default: a free one)")
-    return options
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -65,7 +63,7 @@ async def _serve(viewer: Viewer, port: int) -> None:
             site = web.TCPSite(runner, "127.0.0.1", port, shutdown_timeout=1.0)
             await site.start()
         address = f"http://127.0.0.1:{runner.addresses[0][1]}/{viewer.token}/"
-        cli.console().print(f"runs are shown at {address}  (Ctrl-C ends)", soft_wrap=True)
+        cli.console().print(f"runs are shown at {address}  (Ctrl-C ends)")
         await asyncio.Event().wait()
     finally:
         await runner.cleanup()

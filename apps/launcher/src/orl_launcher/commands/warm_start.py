@@ -71,9 +71,8 @@ class Figures(Struct, frozen=True, kw_only=True):
     seconds_total: float = 0.0
 
 
-def parser() -> cli.Parser:
-    """Return the options of `orl warm-start`."""
-    parser = cli.Parser("warm-start", description=DESCRIPTION, examples=EXAMPLES)
+def add_options(parser: cli.Parser) -> None:
+    """Add the options of `orl warm-start`."""
     cli.add_config(parser)
     add_shared(parser, PLAYED)
     source = parser.add_mutually_exclusive_group(required=True)
@@ -89,7 +88,6 @@ def parser() -> cli.Parser:
         "--lr", type=_rate, default=RATE, metavar="X", help=f"learning rate at first (default: {RATE:g})"
     )
     cli.add_name(parser)
-    return parser
 
 
 def _rate(text: str) -> float:

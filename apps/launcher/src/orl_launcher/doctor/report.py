@@ -60,26 +60,26 @@ class Report:
     def group(self, name: str) -> None:
         """Begin a group of findings."""
         self._group = name
-        self._console.print(name, style="bold", markup=False)
+        self._console.print(name, style="bold")
 
     def say(self, verdict: Verdict, text: str) -> None:
         """Print one finding, in one line."""
         self._counts[verdict] += 1
         words = visible(" ".join(self.scrubber.scrub(text).split()))
         self._findings.append(FindingReport(group=self._group, verdict=verdict.value, text=words, notes=[]))
-        self._console.print(Text.assemble((f"  {verdict:<11}  ", STYLES[verdict]), words), soft_wrap=True)
+        self._console.print(Text.assemble((f"  {verdict:<11}  ", STYLES[verdict]), words))
 
     def note(self, text: str) -> None:
         """Print a remark that needs no action. It may have several lines."""
         for line in visible(self.scrubber.scrub(text)).split("\n"):
             if self._findings:
                 self._findings[-1].notes.append(line)
-            self._console.print(Text(f"{'':15}{line}", style="dim"), soft_wrap=True)
+            self._console.print(Text(f"{'':15}{line}", style="dim"))
 
     def conclude(self) -> DoctorReport:
         """Print the number of findings of each verdict. Return all of them."""
         counts = (f"{self._counts[verdict]} {verdict}" for verdict in Verdict if self._counts[verdict])
-        self._console.print(", ".join(counts), style="bold", markup=False)
+        self._console.print(", ".join(counts), style="bold")
         return DoctorReport(ok=not self._counts[Verdict.FAILED], findings=self._findings)
 
     def attempt(self, subject: str, work: Callable[[], T], *, advice: str = "", stage: str = "") -> T | None:

@@ -126,7 +126,7 @@ def following(path: Path, steps: int | None, console: Console, clock: Clock = ti
                     progress.update(bar, wait=now)
                     if not console.is_terminal and clock() - latest >= SILENT:
                         latest = clock()
-                        console.print(f"{now}  {duration(latest - begun)} so far", soft_wrap=True)
+                        console.print(f"{now}  {duration(latest - begun)} so far")
                     continue
                 row = parse_row(written)
                 if row is None or row.kind == "update":
@@ -136,9 +136,9 @@ def following(path: Path, steps: int | None, console: Console, clock: Clock = ti
                     progress.update(bar, completed=row.step, description=course.brief(row))
                 if row.kind == "eval" or not (console.is_terminal or row.step % EVERY):
                     latest = clock()
-                    console.print(line, style="yellow" if str(tally_of([row])) else None, soft_wrap=True)
+                    console.print(line, style="yellow" if str(tally_of([row])) else None)
                 for warning in filter(None, (course.silence(row), course.drift(row))):
-                    console.print(warning, style="yellow", soft_wrap=True)
+                    console.print(warning, style="yellow")
 
         with meanwhile(follow, "progress"):
             yield
@@ -161,7 +161,7 @@ def counting(console: Console, clock: Clock = time.monotonic) -> Generator[Calla
             tenth = done * TENTHS // total > max(0, done - 1) * TENTHS // total
             if left is not None and (tenth or clock() - latest >= SILENT) and not console.is_terminal:
                 latest = clock()
-                console.print(line, soft_wrap=True)
+                console.print(line)
 
         yield show
 
