@@ -13,12 +13,12 @@ import pytest
 from orl_cluster.hooks import worker
 from orl_cluster.launch.command.eval_sets import eval_options, write_eval_sets
 from orl_cluster.launch.command.trainer_defaults import GENERATE, OWNED, refuse_by_name
-from orl_cluster.launch.options import resolve
 from orl_core.config import RunConfig, decode_config
 from orl_core.errors import ConfigError
 from orl_core.task import Task, row_of
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.tasks.file import read_tasks
+from orl_slime.launch import TRAINER
 
 
 def config_of(rollout: dict[str, Any], **trainer: Any) -> RunConfig:
@@ -40,7 +40,7 @@ def config_of(rollout: dict[str, Any], **trainer: Any) -> RunConfig:
 def test_context_of_a_run(
     trainer: dict[str, Any], extra: tuple[str, ...], rollout: dict[str, Any], expected: int
 ) -> None:
-    assert resolve("slime", config_of(rollout, **trainer), extra).rollout.context_tokens == expected
+    assert TRAINER.resolve(config_of(rollout, **trainer), extra).rollout.context_tokens == expected
 
 
 @pytest.mark.parametrize(
@@ -57,12 +57,12 @@ def test_context_of_a_run(
 def test_stall_timeout_outlasts_a_silent_rollout(rollout: dict[str, float], seconds: float, *, refused: bool) -> None:
     config = config_of(rollout, cluster={"stall_timeout": seconds})
     with pytest.raises(ConfigError, match="stall_timeout") if refused else nullcontext():
-        resolve("slime", config, ())
+        TRAINER.resolve(config, ())
 
 
 def test_section_of_the_checkout_is_checked() -> None:
     with pytest.raises(ConfigError, match=r"\$\.trainer\.slime"):
-        resolve("slime", config_of({}, slime={"pth": "x"}), ())
+        TRAINER.resolve(config_of({}, slime={"pth": "x"}), ())
 
 
 @pytest.mark.parametrize("name", OWNED)

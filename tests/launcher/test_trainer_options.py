@@ -90,7 +90,7 @@ def test_conversion_has_the_options_of_its_tools() -> None:
 
 
 def config_of(*argv: str) -> TrainerConfig:
-    return resolve(Parser("train", ["--config", LOCAL, *argv]).parse()).config.trainer
+    return resolve(Parser("train", ["--config", LOCAL, *argv]).parse())[0].trainer
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_what_stands_after_two_dashes_is_the_trainers() -> None:
 @pytest.mark.parametrize("command", ["train", "rollout", "doctor"])
 def test_model_and_budgets_beat_the_file(command: str) -> None:  # shows C3
     words = ["--model", "7", "--max-response-len", "16384", "--max-context-len", "65536"]
-    made = resolve(Parser(command, ["--config", LOCAL, *words]).parse()).config
+    made = resolve(Parser(command, ["--config", LOCAL, *words]).parse())[0]
     assert (made.trainer.model, made.rollout.turn_tokens, made.rollout.context_tokens) == ("7", 16384, 65536)
 
 

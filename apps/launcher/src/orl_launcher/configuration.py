@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
-from msgspec import Struct, structs
+from msgspec import structs
 from orl_core.config import RunConfig, load_config
 from orl_core.config.agent import LOOPS_OWN
 from orl_core.credentials import refuse_on_command_line
@@ -25,17 +25,6 @@ from orl_launcher import checkpoints, cli, invocation, trainers
 CONFIGURED = ("trainer.", "rollout.", "agent")  # how the options that override the configuration are named
 
 
-class Resolved(Struct, frozen=True, kw_only=True):
-    """The configuration of a command, and the folder of its run, which is not made yet.
-
-    `load` is the checkpoint to continue as the user names it; `config.trainer.load` is the folder that was found.
-    """
-
-    config: RunConfig
-    folder: Path
-    load: str | None
-
-
 def resolve(
     arguments: argparse.Namespace,
     run: str = "",
@@ -43,8 +32,10 @@ def resolve(
     bare: Mapping[str, object] | None = None,
     model: Literal["unread", "found", "needed"] = "found",
     change: Callable[[RunConfig], RunConfig] = lambda config: config,
-) -> Resolved:
+) -> tuple[RunConfig, Path, str | None]:
     """Resolve the configuration of `--config`, the options that override it, and `--set`: the last one wins.
+
+    The folder of the run, which is not made yet, comes with it, and the checkpoint to continue as the user names it.
 
     `bare` replaces the file if a command needs none. `run` is the default name of the folder, {} the configured name;
     without it, no run begins. An "unread" `model` may be no checkpoint. `change` are the command's own fixed values.
@@ -75,7 +66,7 @@ def resolve(
     refuse_repeats(config)
     refuse_on_command_line(extra)
     refuse_in_words(config, extra)
-    return Resolved(config=config, folder=folder, load=trainer.load)
+    return config, folder, trainer.load
 
 
 def _read(arguments: argparse.Namespace, bare: Mapping[str, object] | None) -> RunConfig:

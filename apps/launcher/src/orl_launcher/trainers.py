@@ -21,7 +21,7 @@ from orl_launcher.installation import to_install
 from orl_launcher.playground import is_made, made_model, reachable
 
 if TYPE_CHECKING:
-    from orl_core.config import RunConfig
+    from orl_core.config import RunConfig, TrainerConfig
     from orl_rollout.run_folder.contract import Plan, Trainer
 
 GROUP = "orl.trainers"
@@ -88,11 +88,10 @@ def unread(config: RunConfig) -> Iterator[str]:
             yield f"{path} is not used: no trainer in this environment reads it{did_you_mean(name, sorted(readable))}"
 
 
-def lacking_descriptors(config: RunConfig) -> Iterator[str]:
-    """Yield a note if this process may not open the sockets of a step's rollouts."""
+def lacking_descriptors(config: RunConfig, trainer: TrainerConfig) -> Iterator[str]:
+    """Yield a note if this process may not open the sockets of a step's rollouts. `trainer` has its defaults."""
     from orl_rollout.edge.descriptors import SOCKETS, raise_limit
 
-    trainer = config.trainer.with_defaults(find_trainer(str(config.trainer.backend)).defaults)
     step = (trainer.rollout_batch_size or 1) * (trainer.n_samples or 1)
     rollouts = min(step, sum(one.max_concurrency or step for one in config.environments.values()))
     needed, most = round(SOCKETS * rollouts), raise_limit()
@@ -108,7 +107,8 @@ def plan_run(config: RunConfig, folder: Path, extra: tuple[str, ...] = (), pytho
     """
     from orl_rollout.run_folder.contract import Run
 
-    plan = find_trainer(str(config.trainer.backend)).plan(
+    adapter = find_trainer(str(config.trainer.backend))
+    plan = adapter.plan(
         Run(
             config=reachable(config, model=made_model(config)[0] if is_made(config) else None),
             folder=folder,
@@ -118,7 +118,8 @@ def plan_run(config: RunConfig, folder: Path, extra: tuple[str, ...] = (), pytho
             python=python,
         )
     )
-    return structs.replace(plan, notes=(*plan.notes, *unread(config), *lacking_descriptors(config)))
+    lacking = lacking_descriptors(config, config.trainer.with_defaults(adapter.defaults))
+    return structs.replace(plan, notes=(*plan.notes, *unread(config), *lacking))
 
 
 def print_plan(plan: Plan) -> int:

@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Struct
 from orl_core.config import RunConfig
 from orl_core.errors import ConfigError, OrlError, boundary
-from orl_rollout.edge.files import replace
 from orl_rollout.run_folder.checkpoint import Checkpoint, lasting_name, write_note
+from orl_rollout.run_folder.config_file import write_object
 from orl_rollout.training.resume import is_allowed
 
 from orl_tinker.options import DEFAULTS, NAME, own_options
@@ -89,5 +89,5 @@ def write_checkpoint(folder: Path, saved: Saved) -> None:
     model = lasting_name(saved.model)
     with boundary(OrlError, f"writing {folder}"):
         folder.mkdir(exist_ok=True)
-        replace(folder / STATE, msgspec.json.format(msgspec.json.encode(saved), indent=2) + b"\n")
+        write_object(folder / STATE, saved)
         write_note(folder, Checkpoint(format="server", trainer=NAME, model=model, tokenizer=model, step=saved.step))

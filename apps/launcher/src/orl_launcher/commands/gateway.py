@@ -76,8 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from orl_launcher.doctor.engine import check_answers
 
-    resolved = resolve(arguments, "gateway", bare=BARE, model="needed", change=partial(_sessions, arguments))
-    config, folder = resolved.config, resolved.folder
+    config, folder, _ = resolve(arguments, "gateway", bare=BARE, model="needed", change=partial(_sessions, arguments))
     (gateway,) = entry_points(group="orl.gateways")  # orl-launcher requires orl-gateway
     serve = cast("GatewayServer", gateway.load())
     own_key = os.environ.get(KEY, "")

@@ -80,10 +80,10 @@ def _prepare(arguments: argparse.Namespace) -> PreparedTasks:
     from orl_rollout.edge import interrupt
     from orl_rollout.tasks.prepare import TRAINING, prepare
 
-    resolved = resolve(arguments, model="unread")
+    resolved, *_ = resolve(arguments, model="unread")
     if arguments.output.exists() and arguments.output.samefile(arguments.config):
         raise cli.UsageError(f"--output {arguments.output} is the configuration itself. Choose another file")
-    with playground(resolved.config) as config:
+    with playground(resolved) as config:
         splits = arguments.splits or (TRAINING,)
         prepared = interrupt.run(
             prepare(

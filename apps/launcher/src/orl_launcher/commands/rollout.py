@@ -112,8 +112,7 @@ def _rollout(arguments: argparse.Namespace) -> tuple[RolloutReport, str]:
     from orl_rollout.results.reward_function import load_reward
     from orl_rollout.runtime.player import load_player
 
-    resolved = resolve(arguments, "{}-rollout", model="needed", change=_journalled)
-    config, folder = resolved.config, resolved.folder
+    config, folder, _ = resolve(arguments, "{}-rollout", model="needed", change=_journalled)
     load_reward(config)
     load_player(config)
     rows = None if config.environments or config.trainer.task_data is None else Path(config.trainer.task_data)

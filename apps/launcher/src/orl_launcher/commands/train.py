@@ -99,16 +99,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     from orl_launcher.view.notices import trained_nothing
 
-    own = (None, cli.backend_of())
-    if arguments.config == cli.DEFAULT_CONFIG and arguments.backend not in own:
+    if arguments.config == cli.DEFAULT_CONFIG and arguments.backend not in (None, cli.backend_of()):
         raise cli.UsageError(
             f"orl train {arguments.backend} needs --config. To write a file: {invocation()} init ENVIRONMENT "
             f"--trainer {arguments.backend}"
         )
-    resolved = resolve(arguments, "{}")
-    config, folder = resolved.config, resolved.folder
+    config, folder, load = resolve(arguments, "{}")
     trainer = find_trainer(str(config.trainer.backend))
-    changes = check_resume(config, resolved.load, trainer.defaults)
+    changes = check_resume(config, load, trainer.defaults)
     if arguments.python and not trainer.packages:
         raise cli.UsageError(f"--python: {config.trainer.backend} runs in orl's own environment. Leave it out")
     if missing := missing_tasks(config):

@@ -108,8 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
     started = time.monotonic()
     if arguments.rows and arguments.min_reward is not None:
         raise cli.UsageError("--min-reward: conversations have no reward. Leave it out")
-    resolved = resolve(arguments, "{}-warm-start", model="needed")
-    config, folder = resolved.config, resolved.folder
+    config, folder, _ = resolve(arguments, "{}-warm-start", model="needed")
     warm_starter()
     refuse_missing(config)
     player = ScriptedPlayer(load_function(arguments.player), arguments.player) if arguments.player else None

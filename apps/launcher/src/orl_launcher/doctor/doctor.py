@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from contextlib import suppress
+from pathlib import Path
 
 from orl_core.config import RunConfig
 from orl_core.errors import OrlError
@@ -15,7 +16,7 @@ from orl_rollout.edge.secrets import Scrubber
 
 from orl_launcher import cli, invocation
 from orl_launcher.checkpoints import refuse_missing
-from orl_launcher.configuration import Resolved, resolve
+from orl_launcher.configuration import resolve
 from orl_launcher.doctor.agent import check_agent
 from orl_launcher.doctor.engine import check_engine
 from orl_launcher.doctor.environments import Opened, check_environments, check_secrets
@@ -33,7 +34,7 @@ def check_up(arguments: argparse.Namespace, *, plans: bool = True) -> DoctorRepo
     resolved = _configuration(page, arguments)
     if resolved is None:
         return page.conclude()
-    config = resolved.config
+    config, folder = resolved
     named = config.trainer.model or _default_model(page, config.trainer.backend or "")
     check_secrets(page, config)
     page.group("environments")
@@ -64,25 +65,24 @@ def check_up(arguments: argparse.Namespace, *, plans: bool = True) -> DoctorRepo
         check_agent(page, config, reader[1] if opened and reader else None, arguments.engine)
     page.group("trainer")
     if plans:
-        _trainer(page, resolved, arguments)
+        _trainer(page, config, folder, arguments)
     else:
         page.say(Verdict.UNCHECKED, "flags and sizes: `orl doctor` or --dry-run checks them")
     return page.conclude()
 
 
-def _configuration(page: Report, arguments: argparse.Namespace) -> Resolved | None:
+def _configuration(page: Report, arguments: argparse.Namespace) -> tuple[RunConfig, Path] | None:
     """Resolve the configuration; without one, nothing else can be checked."""
     page.group("configuration")
     try:
-        resolved = resolve(arguments)
+        config, folder, _ = resolve(arguments)
     except OrlError as exc:
         page.say(Verdict.FAILED, str(exc))
         page.say(Verdict.UNCHECKED, "all else, because it needs the configuration")
         return None
-    config = resolved.config
     page.scrubber = Scrubber.of(config)
     page.say(Verdict.OK, f"{arguments.config}: trainer {config.trainer.backend}, {', '.join(config.environments)}")
-    return resolved
+    return config, folder
 
 
 def _default_model(page: Report, backend: str) -> str:
@@ -118,13 +118,12 @@ def _model(page: Report, config: RunConfig, named: str) -> str | None:
     return page.attempt(named, lambda: made_model(config)[0] or named) if ready else None
 
 
-def _trainer(page: Report, resolved: Resolved, arguments: argparse.Namespace) -> None:
+def _trainer(page: Report, config: RunConfig, folder: Path, arguments: argparse.Namespace) -> None:
     """Find the adapter and let it plan a run, which starts nothing."""
-    config, python = resolved.config, arguments.python
-    backend = str(config.trainer.backend)
+    backend, python = str(config.trainer.backend), arguments.python
     if missing := missing_tasks(config):
         page.say(Verdict.FAILED, missing)
-    work = lambda: plan_run(config, resolved.folder, python=python)  # noqa: E731
+    work = lambda: plan_run(config, folder, python=python)  # noqa: E731
     plan = page.attempt(backend, work, stage="loading the trainer")
     if plan is None:
         return

@@ -47,7 +47,7 @@ def check_live(arguments: argparse.Namespace) -> DoctorReport:
     page, name = Report(cli.console(), arguments.timeout), arguments.live
     page.group("live")
     try:
-        config = resolve(arguments, bare={"environments": {name: {}}}, model="unread").config
+        config, *_ = resolve(arguments, bare={"environments": {name: {}}}, model="unread")
     except OrlError as fault:
         page.say(Verdict.FAILED, str(fault))
         return page.conclude()

@@ -21,7 +21,8 @@ from orl_rollout.run_folder.checkpoint import is_absent
 from orl_rollout.run_folder.contract import Conversion, Plan, Run
 from orl_rollout.run_folder.tracking import tracking_of
 
-from orl_cluster.launch.argv import shell_text, value_of, without
+from orl_cluster.context import with_context
+from orl_cluster.launch.argv import merge, number, shell_text, value_of, without
 from orl_cluster.launch.command import preflight
 from orl_cluster.launch.command.command import Command, custom_config, environment_of, required_env
 from orl_cluster.launch.command.engine_weights import CHECK
@@ -34,7 +35,15 @@ from orl_cluster.launch.machine import probe
 from orl_cluster.launch.machine.installation import Installation, find_installation, without_busy_gpus
 from orl_cluster.launch.machine.probe import CUSTOM_CONFIG, REPLAY, Findings
 from orl_cluster.launch.machine.ray_cluster import ray_address, several_nodes, unclosable
-from orl_cluster.launch.options import CLUSTER, DEFAULTS, CheckoutOptions, ClusterOptions, cluster_of, resolve
+from orl_cluster.launch.options import (
+    CLUSTER,
+    CONTEXT_PARALLEL,
+    DEFAULTS,
+    STALL_MARGIN,
+    CheckoutOptions,
+    ClusterOptions,
+    cluster_of,
+)
 from orl_cluster.launch.run.attempts import run_to_end
 
 logger = logger_of("orl")
@@ -72,8 +81,22 @@ class ClusterTrainer(Struct, frozen=True, kw_only=True):
         return ("orl-core", "orl-rollout", "orl-cluster", "orl-gateway", f"orl-{self.name}")
 
     def resolve(self, config: RunConfig, extra: Sequence[str]) -> RunConfig:
-        """Return `config` with the limit of the context. `extra` are the words after `--`."""
-        return resolve(self.name, config, extra)
+        """Return `config` with the limit of the context. `extra` are the words after `--`.
+
+        Raises:
+            ConfigError: a section is wrong, or `stall_timeout` would end a healthy run.
+        """
+        config.trainer.section(self.name, CheckoutOptions)
+        timeout = cluster_of(config.trainer).stall_timeout
+        limits = config.rollout
+        least = limits.rollout_timeout + (limits.reward_timeout or 0.0) + limits.patience + STALL_MARGIN
+        if timeout < least:
+            raise ConfigError(
+                f"`trainer.cluster.stall_timeout` is {timeout:g}, below `rollout_timeout`, `reward_timeout`, "
+                f"`patience` and {STALL_MARGIN:g} together: it would end a healthy run. Set it to {least:g} or more"
+            )
+        words = merge({}, config.trainer.own_flags, extra)
+        return with_context(config, number(value_of(words, CONTEXT_PARALLEL), CONTEXT_PARALLEL) or 1)
 
     def plan(self, run: Run) -> Plan:
         """Return the command that `train` would run, for a shell."""
@@ -96,7 +119,6 @@ class ClusterTrainer(Struct, frozen=True, kw_only=True):
         converter.convert(self.name, conversion, self.shape_of)
 
     def _checked(self, run: Run) -> Command:
-        run = structs.replace(run, config=self.resolve(run.config, run.extra))
         installation = find_installation(self.name, run.config.trainer, run.python)
         installation = without_busy_gpus(installation, cluster_of(run.config.trainer))
         return _check(_with_settings(self.command_of(installation, run)))

@@ -5,17 +5,13 @@ Importing it is fast. The defaults are those of the cookbook's scripts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
-from orl_core.config import RunConfig, TrainerConfig
+from orl_core.config import TrainerConfig
 from orl_core.config.checked import Checked
-from orl_core.errors import ConfigError
 from orl_core.limits import NonNegative, Positive, Seconds
-
-from orl_cluster.context import with_context
-from orl_cluster.launch.argv import merge, number, value_of
 
 CLUSTER, CONTEXT_PARALLEL = "cluster", "--context-parallel-size"
 STALL_MARGIN = 300.0  # seconds in which a healthy trainer neither plays nor waits for a server
@@ -85,22 +81,3 @@ class CheckoutOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=
 def cluster_of(trainer: TrainerConfig) -> ClusterOptions:
     """Return the options that trainers on a cluster share."""
     return trainer.section(CLUSTER, ClusterOptions)
-
-
-def resolve(name: str, config: RunConfig, extra: Sequence[str]) -> RunConfig:
-    """Return `config` with the limit of the context of the trainer `name`. `extra` are the words after `--`.
-
-    Raises:
-        ConfigError: a section is wrong, or `stall_timeout` would end a healthy run.
-    """
-    config.trainer.section(name, CheckoutOptions)
-    timeout = cluster_of(config.trainer).stall_timeout
-    limits = config.rollout
-    least = limits.rollout_timeout + (limits.reward_timeout or 0.0) + limits.patience + STALL_MARGIN
-    if timeout < least:
-        raise ConfigError(
-            f"`trainer.cluster.stall_timeout` is {timeout:g}, below `rollout_timeout`, `reward_timeout`, `patience` "
-            f"and {STALL_MARGIN:g} together: it would end a healthy run. Set it to {least:g} or more"
-        )
-    words = merge({}, config.trainer.own_flags, extra)
-    return with_context(config, number(value_of(words, CONTEXT_PARALLEL), CONTEXT_PARALLEL) or 1)

@@ -15,8 +15,7 @@ from msgspec import Struct, structs
 from orl_core.errors import ConfigError
 from orl_core.names import PATHS
 
-from orl_rollout.edge.files import replace
-from orl_rollout.run_folder.config_file import read_object
+from orl_rollout.run_folder.config_file import read_object, write_object
 
 Format = Literal["hf", "megatron", "fsdp", "server"]
 NOTE = "orl_checkpoint.json"
@@ -58,8 +57,7 @@ def is_absent(model: str) -> bool:
 
 def write_note(folder: Path, checkpoint: Checkpoint) -> None:
     """Write the note into the folder of a checkpoint."""
-    noted = structs.replace(checkpoint, orl=version("orl-rollout"))
-    replace(folder / NOTE, msgspec.json.format(msgspec.json.encode(noted), indent=2) + b"\n")
+    write_object(folder / NOTE, structs.replace(checkpoint, orl=version("orl-rollout")))
 
 
 def lasting_name(model: str) -> str:

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 def write_config(folder: Path, config: RunConfig) -> None:
     """Write the configuration of the run in `folder`."""
-    replace(folder / "config.json", msgspec.json.format(msgspec.json.encode(config.public()), indent=2))
+    write_object(folder / "config.json", config.public())
+
+
+def write_object(path: Path, tree: object) -> None:
+    """Write a JSON object into a file of a run, for people to read."""
+    replace(path, msgspec.json.format(msgspec.json.encode(tree), indent=2) + b"\n")
 
 
 def read_object(path: Path) -> dict[str, Any]:

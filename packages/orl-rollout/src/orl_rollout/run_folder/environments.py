@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from orl_core.errors import ConfigError, OrlError, boundary
 
-from orl_rollout.edge.files import replace
 from orl_rollout.edge.secrets import Scrubber
+from orl_rollout.run_folder.config_file import write_object
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
@@ -42,7 +42,7 @@ async def record_versions(config: RunConfig, folder: Path) -> None:
         name: scrubber.scrub_in(msgspec.to_builtins(answer))
         for name, answer in zip(config.environments, answers, strict=True)
     }
-    replace(folder / FILE, msgspec.json.format(msgspec.json.encode(tree), indent=2))
+    write_object(folder / FILE, tree)
 
 
 def refuse_other_build(name: str, config: RunConfig, stated: ServerVersion | None) -> None:
