@@ -29,6 +29,6 @@ until python3 -c "$connect" $port 2>/dev/null; do
 done
 if [ ! -e "runs/$name-warm/summary.json" ]; then
     PYTHONPATH=$here${PYTHONPATH:+:$PYTHONPATH} orl warm-start --config $config --model "${MODEL:-playground/SmolLM2-135M-Instruct}" --name "$name-warm" \
-        --player beginners:$player --steps "${WARM_STEPS:-120}" --batch-size 32 --lr 1e-4
+        --player beginners:$player --steps "${WARM_STEPS:-120}"
 fi
 orl train trl --config $config "$@"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory,
 from orl_launcher.cli import agent
 from orl_launcher.commands.rollout import Played, RolloutPlan, play_all
 from orl_launcher.main import main
+from orl_launcher.view.index import Index
 from orl_rollout.edge.files import cache_folder
 from orl_rollout.episodes.journal import read_journal
 from orl_rollout.results.outcome import Outcome, outcome_of
@@ -184,13 +186,93 @@ def test_interrupted_run_keeps_episodes_and_its_summary(
     assert main(["show", str(out)]) == 0
 
 
+def seeded(tokenizer: PreTrainedTokenizerFast) -> Any:
+    """A slow policy whose guess follows from the seed of the rollout."""
+    calls = (
+        f'<tool_call>\n{{"name": "guess", "arguments": {{"number": {n}}}}}\n</tool_call><|im_end|>' for n in range(9)
+    )
+    answers = [tokenizer.encode(call, add_special_tokens=False) for call in calls]
+
+    def policy(_ids: list[int], params: dict[str, Any]) -> Sequence[int]:
+        time.sleep(0.02)
+        return answers[params["sampling_seed"] % len(answers)]
+
+    return policy
+
+
+def ids_of(run: Path) -> dict[str, list[tuple[int, ...]]]:
+    entries = [*read_journal(run)]
+    ids = {entry.key: [turn.action_ids for turn in entry.trajectory.turns] for entry in entries}
+    assert len(ids) == len(entries)  # each counts once
+    return ids
+
+
+@pytest.mark.slow
+def test_continued_rollouts_are_those_of_one_run(
+    capsys: Capture, tmp_path: Path, model: PreTrainedTokenizerFast, served: list[str]
+) -> None:
+    """A signal, a kill that tears the last line, and a run to the end."""
+    out = Path("runs/out")
+    with engine(seeded(model)) as url:
+        argv = words(tmp_path, url, "--samples", "4", "--max-tasks", "6", *served)
+        assert main([*argv, "--name", "whole"]) == 0
+        argv += ["--concurrency", "2"]
+        for number, most in ((signal.SIGTERM, 3), (signal.SIGKILL, 8)):
+            command = [sys.executable, "-c", "from orl_launcher.main import main; exit(main())", *argv]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+                deadline = time.monotonic() + 60
+                while not (out.is_dir() and len([*read_journal(out)]) >= most) and time.monotonic() < deadline:
+                    time.sleep(0.05)
+                child.send_signal(number)
+                shown, _ = child.communicate(timeout=60)
+            if number == signal.SIGTERM:
+                assert (child.returncode, main(["rollout", "--continue", "runs/whole"])) == (128 + number, 0)
+                argv = shlex.split(shown.splitlines()[-1].partition(" orl ")[2])
+        last = max(out.glob("journal-*"))
+        last.write_bytes(last.read_bytes()[:-5])
+        assert most <= len(ids_of(out)) + 1 < 24
+        assert main(argv) == 0
+    assert ids_of(out) == ids_of(Path("runs/whole"))
+    rows = [read_record(run).points[-1].metrics for run in (out, Path("runs/whole"))]
+    same = ("rollouts", "success", "turns", "calls", "valid_calls", "pass@1", "stop/error")
+    assert len({tuple(row[f"playground/GuessNumber/{name}"] for name in same) for row in rows}) == 1
+    assert read_record(out).finished
+    assert read_record(out).summary["rollouts"] == 24
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--samples", "2"], ["--name", "new"], ["--max-tasks", "1"], ["--split", "test"], ["--model", "other"],
+        ["--set", "eval.temperature=0.1"], ["--set", "thinking=true"], ["--set", "trainer.seed=5"],
+        ["--set", "environments.playground/GuessNumber.max_turns=2"], ["--continue", "runs/trained"],
+    ],
+)  # fmt: skip
+def test_continued_rollouts_keep_their_settings(
+    capsys: Capture, tmp_path: Path, model: PreTrainedTokenizerFast, served: list[str], more: list[str]
+) -> None:
+    trained = Path("runs/trained")
+    trained.mkdir(parents=True)
+    with engine(guessing(model)) as url:
+        assert main(words(tmp_path, url, "--max-tasks", "1", *served)) == 0
+    (trained / "config.json").write_bytes(Path("runs/out/config.json").read_bytes())
+    before = {path: path.read_bytes() for path in Path("runs").rglob("*.json*")}
+    assert main(["rollout", "--continue", "runs/out", *more]) in (1, 2)
+    assert capsys.readouterr().err.count("\n") == 1
+    assert {path: path.read_bytes() for path in Path("runs").rglob("*.json*")} == before
+    assert main(["rollout", "--continue", "runs/out", "--set", "rollout.patience=5"]) == 0
+    assert "is complete" in capsys.readouterr().out
+
+
 def test_errors_above_the_rate_fail_and_are_in_the_summary(capsys: Capture, model: PreTrainedTokenizerFast) -> None:
     """Three of four rollouts: the reward function fails for all answers but one."""
     answer = model.encode("42<|im_end|>", add_special_tokens=False)
     rows = [{"prompt": f"{number} x 1?", "label": "42" if number == 42 else ""} for number in (1, 2, 3, 42)]
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     Path("picky_scores.py").write_text(
-        "def exact(trajectory):\n    return float(trajectory.job.task.task_spec['label'])\n", encoding="utf-8"
+        "from pathlib import Path\n\n\n"
+        "def exact(one):\n    return float(one.job.task.task_spec['label'] or Path('mended').read_text())\n",
+        encoding="utf-8",
     )
     Path("rows.yaml").write_text(
         "environments: {}\ntrainer: {task_data: rows.jsonl}\nreward: picky_scores:exact\n", encoding="utf-8"
@@ -199,9 +281,21 @@ def test_errors_above_the_rate_fail_and_are_in_the_summary(capsys: Capture, mode
         argv = ["rollout", "--config", "rows.yaml", "--engine", url, "--model", "model"]
         assert main([*argv, "--name", "out"]) == 1
         assert main([*argv, "--name", "more", "--set", "rollout.max_error_rate=0.75"]) == 0
-    assert "3 of 4 rollouts" in read_record(Path("runs/out")).summary["error"]
-    assert "error" not in read_record(Path("runs/more")).summary
-    assert "3 rollouts ended in ERROR" in capsys.readouterr().out
+        run = Path("runs/out")
+        assert "3 of 4 rollouts" in read_record(run).summary["error"]
+        assert "error" not in read_record(Path("runs/more")).summary
+        assert "3 rollouts ended in ERROR" in capsys.readouterr().out
+        Path("mended").write_text("0", encoding="utf-8")
+        index = Index(run, Path("cache"))
+        assert [sum(index.refresh()), index.page({}, 0).total] == [4, 4]
+        assert main(["rollout", "--continue", "runs/out", "--engine", url]) == 0
+    written = [entry.trajectory.stop_reason for entry in read_journal(run, replaced=True) if entry.replaced]
+    assert written == ["error"] * 3
+    assert len(ids_of(run)) == 4
+    assert [sum(index.refresh()), index.page({}, 0).total] == [4, 4]
+    assert read_record(run).points[-1].metrics["plain/rollouts"] == 4
+    assert read_record(run).finished
+    assert {path.stat().st_mode & 0o777 for path in run.glob("journal-*")} == {0o600}
 
 
 @pytest.mark.parametrize(
@@ -364,7 +458,7 @@ class Player:
 async def test_rollouts_leave_numbers_alone() -> None:
     config = decode_config({"environments": {"A/B": {}}}, "test")
     task = Task(env_name="A/B", deployment_name="A/B", task_spec={"id": 1})
-    plan = RolloutPlan(config=config, original=config, tasks=(task,), samples=ROLLOUTS, concurrency=2, folder=Path())
+    plan = RolloutPlan(config=config, tasks=(task,), samples=ROLLOUTS, concurrency=2, folder=Path())
     runtime: Any = Player()
     engine: Any = None
     shown: list[tuple[int, int, str]] = []

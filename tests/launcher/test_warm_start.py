@@ -18,6 +18,8 @@ from orl_launcher.warm_start.sources import Chat, episode_of
 from orl_launcher.warm_start.training import order_of
 from orl_rollout.episodes.journal import Journal, read_journal
 from orl_rollout.run_folder.checkpoint import checkpoint_in
+from orl_rollout.run_folder.record import read_record
+from orl_trl.warm_start import recipe
 
 from tests.kit.configs import LOCAL
 from tests.kit.tokenizers import build, renderer_of, template, tokenizer
@@ -62,14 +64,20 @@ def answers_badly(messages: Sequence[Message]) -> Any:
 def words(guess_number: str, model: str) -> list[str]:
     served = ["--set", f"environments.playground/GuessNumber.base_url={guess_number}", "--name", "warm"]
     wide = ["--set", "rollout.turn_tokens=128", "--set", "rollout.context_tokens=4096"]
-    size = ["--steps", "2", "--batch-size", "4", "--lr", "1e-3"]
+    size = ["--steps", "2", "--batch-size", "4", "--lr", "1e-3", "--set", "eval.max_tasks=2"]
     return ["warm-start", "--config", LOCAL, "--model", model, *served, *wide, *size]
 
 
 def test_a_player_teaches_the_model(words: list[str], model: str, capsys: Capture) -> None:
-    assert main([*words, "--player", f"{PLAYERS}:halves", "--min-reward", "1"]) == 0
+    own = ["--set", "eval.samples=2", "--set", "eval.temperature=0.5"]
+    assert main([*words, *own, "--player", f"{PLAYERS}:halves", "--min-reward", "1"]) == 0
     run = Path("runs/warm")
     assert "valid calls" in capsys.readouterr().out
+    (measured,) = [path for path in Path("runs").iterdir() if path != run]
+    assert [point.metrics["playground/GuessNumber/rollouts"] for point in read_record(measured).points] == [4]
+    assert {entry.trajectory.job.task.split for entry in read_journal(measured)} == {"test"}
+    assert {entry.trajectory.job.sampling["temperature"] for entry in read_journal(measured)} == {0.5}
+    assert read_record(measured).config["trainer"]["model"] == str(run / "checkpoint")
     figures = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     assert (figures["episodes"], figures["rows"], figures["held_out_episodes"], figures["steps"]) == (8, 7, 1, 2)
     entries = [*read_journal(run)]
@@ -152,6 +160,13 @@ def test_a_conversation_is_rendered_as_its_template_does() -> None:
     assert hf.decode([*datum.prompt, *datum.response]) == whole.removesuffix("\n")
     trained = [token for token, mask in zip(datum.response, datum.loss_mask, strict=True) if mask]
     assert trained == [token for turn in outcome.trajectory.turns for token in turn.action_ids]
+
+
+def test_recipe_follows_the_size_of_the_model(model: str, tmp_path: Path) -> None:
+    config = json.loads(Path(model, "config.json").read_text(encoding="utf-8"))
+    (tmp_path / "config.json").write_text(json.dumps({**config, "intermediate_size": 1 << 20}), "utf-8")
+    assert recipe(model) == {"steps": 400, "batch_size": 16, "lr": 3e-3}
+    assert recipe(str(tmp_path)) == {"steps": 150, "batch_size": 32, "lr": 1e-4}
 
 
 def test_order_holds_every_row_equally_often() -> None:

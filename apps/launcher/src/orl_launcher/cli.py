@@ -114,7 +114,7 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_split(parser: argparse.ArgumentParser) -> None:
+def add_split(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]
     """Add `--split`."""
     parser.add_argument(
         "--split",

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 from zipfile import ZIP_DEFLATED, ZipFile
 
 from orl_core.errors import ConfigError
+
+from orl_launcher import cli
 
 INSTALLERS_OWN = {"INSTALLER", "RECORD", "REQUESTED", "direct_url.json", "uv_build.json", "uv_cache.json"}
 
@@ -30,6 +32,17 @@ def source_of(package: str) -> Path | None:
 def to_install(extra: str) -> str:
     """Return the command that adds an extra to this installation."""
     return "just setup" if source_of("orl-launcher") else f"pip install 'orl-launcher[{extra}]'"
+
+
+def entry(group: str) -> EntryPoint:
+    """Return the entry point of a group of which a package brings one.
+
+    Raises:
+        UsageError: no such package is installed.
+    """
+    if found := [*entry_points(group=group)]:
+        return found[0]
+    raise cli.UsageError(f"{group}: not in this environment. Run {to_install(cli.backend_of())}")
 
 
 def write_wheel(package: str, folder: Path) -> Path:

@@ -6,8 +6,8 @@ It prints metrics for each environment and pass@k, and writes a run's folder wit
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
-from importlib.metadata import entry_points
+import shlex
+from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -16,16 +16,21 @@ from msgspec import Struct, structs
 from orl_core.errors import ConfigError, OrlError
 from orl_core.text import visible
 from orl_rollout.edge import interrupt
+from orl_rollout.edge.files import read_lines, replace
 from orl_rollout.edge.secrets import Scrubber
+from orl_rollout.episodes.journal import read_journal
+from orl_rollout.episodes.progress import replace_lost
 from orl_rollout.results.metrics import RolloutStats, evaluation_metrics, stats_of
+from orl_rollout.run_folder.config_file import read_object, write_config
 from orl_rollout.run_folder.environments import record_versions
 from orl_rollout.run_folder.metrics_log import MetricsRow, append
 from orl_rollout.run_folder.summary import note_end
+from orl_rollout.training.resume import check_resume
 
 from orl_launcher import cli, invocation
 from orl_launcher.checkpoints import refuse_missing
 from orl_launcher.configuration import resolve
-from orl_launcher.installation import to_install
+from orl_launcher.installation import entry
 from orl_launcher.options import PLAYED, add_shared
 from orl_launcher.playground import made_model, playground
 from orl_launcher.reports import RolloutReport, add_json, for_people, print_json
@@ -52,7 +57,10 @@ EXAMPLES = """\
   orl rollout --config configs/whodunit.yaml --engine http://127.0.0.1:30000 --model Qwen/Qwen3-4B --samples 8
   orl rollout --config configs/local.yaml --agent my_module:agent            your own agent instead of the built-in loop
   orl rollout --config configs/local.yaml --agent 'my-agent --headless'      the same for a program
+  orl rollout --continue runs/NAME                                           what an interrupted one has not played
 """
+TASKS = "rollout_tasks.jsonl"  # in the folder of such a run alone
+FIXED = ("eval", "success_reward", "chat_template_date", "load", "model", "allow_changes")  # where a run continues
 
 
 class Played(Struct, frozen=True, kw_only=True):
@@ -65,35 +73,37 @@ class Played(Struct, frozen=True, kw_only=True):
 class RolloutPlan(Struct, frozen=True, kw_only=True):
     """The rollouts to play: `samples` of each task, `concurrency` at once, written to `folder`.
 
-    `config` can reach every environment; `original` is the configuration before that, which is written down. `played`
-    gets each rollout that ended.
+    `config` can reach every environment. `played` gets each rollout that ended; it begins with those that are `done`,
+    by id, in the run that continues.
     """
 
     config: RunConfig
-    original: RunConfig
     tasks: tuple[Task, ...]
     samples: int
     concurrency: int
     folder: Path
     played: list[Played] = []
+    done: Collection[str] = ()
 
 
 def add_options(options: cli.Parser) -> None:
     """Add the options of `orl rollout`."""
-    cli.add_config(options)
-    cli.add_split(options)
+    cli.add_config(options, required=False)
+    tasks = options.add_mutually_exclusive_group()
+    cli.add_split(tasks)
+    tasks.add_argument(
+        "--continue", dest="before", metavar="DIR", type=Path, help="play what this run of orl rollout still lacks"
+    )
     options.add_argument(
         "--engine", type=cli.address, metavar="URL", help="SGLang server or router (default: in process)"
     )
     add_shared(options, PLAYED)
     cli.add_agent(options)
-    options.add_argument(
+    tasks.add_argument(
         "--task-data", metavar="FILE", type=Path, help="file from orl prepare (default: list the tasks now)"
     )
     options.add_argument("--max-tasks", type=cli.positive, metavar="N", help="play at most N tasks")
-    options.add_argument(
-        "--samples", type=cli.positive, default=1, metavar="K", help="rollouts of each task (default: 1)"
-    )
+    options.add_argument("--samples", type=cli.positive, metavar="K", help="rollouts of each task (default: 1)")
     options.add_argument("--concurrency", type=cli.positive, default=64, metavar="N", help="most at once (default: 64)")
     cli.add_name(options)
     add_json(options)
@@ -109,64 +119,92 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _rollout(arguments: argparse.Namespace) -> tuple[RolloutReport, str]:
-    from orl_rollout.results.reward_function import load_reward
-    from orl_rollout.runtime.player import load_player
-
-    config, folder, _ = resolve(arguments, "{}-rollout", model="needed", change=_journalled)
-    load_reward(config)
-    load_player(config)
-    rows = None if config.environments or config.trainer.task_data is None else Path(config.trainer.task_data)
-    original = arguments.task_data or rows
-    if arguments.task_data and arguments.splits:
-        raise cli.UsageError("--split lists tasks, and --task-data names a file of them. Give one of the two")
+    before: Path | None = arguments.before
+    config, folder = _configured(arguments, before)
     refuse_missing(config)
     if arguments.engine:
         from orl_launcher.doctor.engine import check_answers
 
         interrupt.run(check_answers(arguments.engine))
     with playground(config, made_model(config)[0]) as reachable:
-        cli.make_folder(folder)
+        if not before:
+            cli.make_folder(folder)
+        replace_lost(folder)
+        done = {one.key: Played(error="", stats=stats_of(one.outcome)) for one in read_journal(folder) if not one.lost}
         plan = RolloutPlan(
             config=reachable,
-            original=config,
-            tasks=_tasks(reachable, folder, arguments, original),
-            samples=arguments.samples,
+            tasks=_tasks(reachable, folder, arguments),
+            samples=config.eval.samples,
             concurrency=arguments.concurrency,
             folder=folder,
+            played=[*done.values()],
+            done=done.keys(),
         )
         interrupt.run(record_versions(reachable, folder))
-        cli.console().print(f"rollouts {folder}", style="bold", soft_wrap=True)
+        write_config(folder, config)
+        cli.console().print(f"rollouts {folder}", style="bold")
         fault = ""
         try:
-            _ = interrupt.run(_against(arguments.engine, plan)) if arguments.engine else _in_process(plan)
+            if len(done) == len(plan.tasks) * plan.samples:
+                cli.console().print(f"{folder} is complete")
+            else:
+                _ = interrupt.run(_against(arguments.engine, plan)) if arguments.engine else _in_process(plan)
         except OrlError as exc:
             fault = str(exc)
             raise
         finally:
             with interrupt.held():  # a signal, too, keeps what was played
                 concluded = _conclude(config, [*plan.played], folder, fault)
+                if concluded[1] or interrupt.received():
+                    engine = f" --engine {arguments.engine}" if arguments.engine else ""
+                    command = f"{invocation()} rollout --continue {shlex.quote(str(folder))}{engine}"
+                    cli.console().print(f"To continue: {command}")
     return concluded
 
 
-def _journalled(config: RunConfig) -> RunConfig:
-    """Return `config` with the journal in the run's folder."""
-    return structs.replace(config, rollout=structs.replace(config.rollout, journal=None))
+def _configured(arguments: argparse.Namespace, before: Path | None) -> tuple[RunConfig, Path]:
+    """Return the configuration and the folder, which are those of the run `before` if there is one.
+
+    Raises:
+        ConfigError: it is wrong, or the rollouts would be others than before.
+    """
+    from orl_rollout.results.reward_function import load_reward
+    from orl_rollout.runtime.player import load_player
+
+    def change(config: RunConfig) -> RunConfig:
+        sampled = structs.replace(config.eval, samples=arguments.samples or (config.eval.samples if before else 1))
+        return structs.replace(config, eval=sampled, rollout=structs.replace(config.rollout, journal=None))
+
+    if before:
+        arguments.task_data = before / TASKS
+        if arguments.name or arguments.max_tasks or not arguments.task_data.is_file():
+            raise ConfigError(f"--continue {before}: name a folder of orl rollout, without --name and --max-tasks")
+    bare = read_object(before / "config.json") if before else None
+    config, folder, _ = resolve(arguments, "" if before else "{}-rollout", bare=bare, model="needed", change=change)
+    load_reward(config)
+    load_player(config)
+    for line in check_resume(config, before, {}, FIXED):
+        cli.console().print(line)
+    return config, before or folder
 
 
-def _tasks(config: RunConfig, folder: Path, arguments: argparse.Namespace, original: Path | None) -> tuple[Task, ...]:
-    """Return the tasks to play: of the file `given`, else listed. Held-out ones are those of training's evaluations."""
+def _tasks(config: RunConfig, folder: Path, arguments: argparse.Namespace) -> tuple[Task, ...]:
+    """Return the tasks to play: of a file, else listed. Held-out ones are those of training's evaluations."""
     from orl_rollout.tasks.file import read_tasks
     from orl_rollout.tasks.prepare import HELD_OUT, TRAINING, prepare
 
+    original = arguments.task_data or (None if config.environments else config.trainer.task_data)
+    source = Path(original or folder / TASKS)
     splits = arguments.splits or [TRAINING]
     most: int | None = arguments.max_tasks or (config.eval.max_tasks if splits == [HELD_OUT] else None)
     if original is None:
         seed = config.trainer.seed
         unchecked = structs.replace(config, eval=structs.replace(config.eval, allow_overlap=True))  # nothing trains
-        interrupt.run(prepare(unchecked, folder / "tasks.jsonl", max_tasks=most, seed=seed, splits=splits))
-    tasks = tuple(islice(read_tasks(original or folder / "tasks.jsonl", config), most))
+        interrupt.run(prepare(unchecked, source, max_tasks=most, seed=seed, splits=splits))
+    tasks = tuple(islice(read_tasks(source, config), most))
     if not tasks:
-        raise ConfigError(f"{original}: holds no task. Write one with {invocation()} prepare")
+        raise ConfigError(f"{source}: holds no task. Write one with {invocation()} prepare")
+    replace(folder / TASKS, b"".join(islice(read_lines(source), most)))
     return tasks
 
 
@@ -182,11 +220,7 @@ async def _against(url: str, plan: RolloutPlan) -> list[Played]:
 
 def _in_process(plan: RolloutPlan) -> list[Played]:
     """Play against a model on this thread, the rollouts' loop on another."""
-    engines = [*entry_points(group="orl.engines")]
-    if not engines:
-        extra = cli.backend_of()
-        raise cli.UsageError(f"no engine in this environment. Give --engine, or run {to_install(extra)}")
-    local = cast("LocalEngine", engines[0].load())
+    local = cast("LocalEngine", entry("orl.engines").load())
     return local(str(plan.config.trainer.model), lambda engine: play(plan, engine))
 
 
@@ -196,13 +230,11 @@ async def play(plan: RolloutPlan, engine: Engine) -> list[Played]:
     Raises:
         OrlError: the run cannot continue (the breaker, a full disk).
     """
-    from orl_rollout.run_folder.config_file import write_config
     from orl_rollout.runtime.stack import open_runtime
 
     from orl_launcher.view.progress import counting
 
     async with open_runtime(plan.config, str(plan.config.trainer.model), plan.folder, plan.samples) as runtime:
-        write_config(plan.folder, plan.original)
         with counting(cli.console()) as show:
             return await play_all(plan, runtime, engine, show)
 
@@ -220,9 +252,10 @@ async def play_all(
         sampling={"temperature": plan.config.eval.temperature, "top_p": plan.config.eval.top_p},
         evaluation=True,
         concurrency=plan.concurrency,
+        done=plan.done,
     )
     played = plan.played
-    show(0, len(batch), "rollouts")
+    show(len(played), len(batch), "rollouts")
 
     def keep(outcome: Outcome) -> Played:
         played.append(Played(error=outcome.trajectory.error, stats=stats_of(outcome)))
@@ -255,10 +288,8 @@ def _conclude(config: RunConfig, played: Sequence[Played], folder: Path, fault: 
         fault = fault or f"{len(errors)} of {len(played)} rollouts ended in ERROR, the latest: {latest}"
     note_end(config, folder, fault)
     if errors:
-        console.print(
-            f"{len(errors)} rollouts ended in ERROR and do not count. The latest error: {latest}", soft_wrap=True
-        )
-    console.print(f"{len(played)} episodes. To show them: {invocation()} show {folder}", soft_wrap=True)
+        console.print(f"{len(errors)} rollouts ended in ERROR and do not count. The latest error: {latest}")
+    console.print(f"{len(played)} episodes. To show them: {invocation()} show {folder}")
     report = RolloutReport(
         folder=str(folder), rollouts=len(played), errors=len(errors), latest_error=latest, metrics=metrics
     )

@@ -10,10 +10,9 @@ import time
 from collections.abc import Iterable, Iterator
 from itertools import cycle, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
-from msgspec import Struct, structs
 from orl_core.errors import ConfigError
 from orl_core.reward import reaches
 from orl_rollout.edge import interrupt
@@ -23,11 +22,12 @@ from orl_rollout.run_folder.contract import CHECKPOINT, WarmStart
 
 from orl_launcher import cli, invocation
 from orl_launcher.checkpoints import refuse_missing
+from orl_launcher.commands import rollout
 from orl_launcher.configuration import resolve
 from orl_launcher.options import PLAYED, add_shared
 from orl_launcher.playground import first_model, playground
+from orl_launcher.trainers import holds_out
 from orl_launcher.view.progress import counting
-from orl_launcher.view.wording import percent
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
@@ -49,26 +49,8 @@ EXAMPLES = """\
   orl warm-start --config my.yaml --rows chats.jsonl                {"messages": [...], "tools": [...]} in each line
   orl train trl --config my.yaml --model runs/NAME                  and train the result
 """
-STEPS, BATCH, RATE = 150, 32, 1e-4
 EPISODES = 2_000  # most that a function plays
 CONCURRENCY = 64
-
-
-class Figures(Struct, frozen=True, kw_only=True):
-    """The figures of a warm start, in summary.json. Losses are means over trained tokens, in nats."""
-
-    env: str
-    model: str
-    model_params: int
-    episodes: int
-    rows: int
-    steps: int
-    train_loss: float
-    held_out_loss: float
-    held_out_episodes: int
-    valid_call_rate: float
-    seed: int
-    seconds_total: float = 0.0
 
 
 def add_options(parser: cli.Parser) -> None:
@@ -82,11 +64,10 @@ def add_options(parser: cli.Parser) -> None:
     parser.add_argument(
         "--min-reward", type=float, metavar="X", help="leave out episodes with less reward (default: none)"
     )
-    parser.add_argument("--steps", type=cli.positive, default=STEPS, metavar="N", help=f"updates (default: {STEPS})")
-    parser.add_argument("--batch-size", type=cli.positive, default=BATCH, metavar="N", help=f"rows (default: {BATCH})")
-    parser.add_argument(
-        "--lr", type=_rate, default=RATE, metavar="X", help=f"learning rate at first (default: {RATE:g})"
-    )
+    sizes = (("steps", cli.positive, "updates"), ("batch-size", cli.positive, "rows"), ("lr", _rate, "first rate"))
+    for name, kind, what in sizes:
+        usual = f"{what} (default: as the model's size asks for)"
+        parser.add_argument(f"--{name}", type=kind, default=argparse.SUPPRESS, metavar="N", help=usual)
     cli.add_name(parser)
 
 
@@ -98,7 +79,7 @@ def _rate(text: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Gather episodes, train, and print the figures."""
+    """Gather episodes, train, print the figures, and play the held-out tasks as `orl rollout` does."""
     from orl_rollout.run_folder.config_file import write_config
     from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
 
@@ -109,30 +90,34 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.rows and arguments.min_reward is not None:
         raise cli.UsageError("--min-reward: conversations have no reward. Leave it out")
     config, folder, _ = resolve(arguments, "{}-warm-start", model="needed")
-    warm_starter()
+    starter = warm_starter()
     refuse_missing(config)
     player = ScriptedPlayer(load_function(arguments.player), arguments.player) if arguments.player else None
     with playground(config, first_model(config)) as reachable:
+        arguments = argparse.Namespace(**(starter.recipe(str(reachable.trainer.model)) | vars(arguments)))
         tokenizer = open_tokenizer(reachable, str(reachable.trainer.model))
         renderer = open_renderer(reachable, tokenizer)
         outcomes = [] if player else _good(_read(arguments, reachable, tokenizer, renderer), arguments.min_reward)
         cli.make_folder(folder)
         write_config(folder, config)
-        cli.console().print(f"warm start {folder}", style="bold", soft_wrap=True)
+        cli.console().print(f"warm start {folder}", style="bold")
         if player:
             outcomes = _good(interrupt.run(_played(reachable, folder, player, arguments)), arguments.min_reward)
         interrupt.check()
-        figures = _train(reachable, renderer, outcomes, arguments, folder)
-    figures = structs.replace(figures, seconds_total=round(time.monotonic() - started, 1))
+        figures = _train(reachable, outcomes, arguments, folder)
+    figures["seconds_total"] = round(time.monotonic() - started, 1)
     replace(folder / "summary.json", msgspec.json.format(msgspec.json.encode(figures), indent=2) + b"\n")
     trainer = config.trainer.backend or warm_start_trainer()
     cli.console().print(
-        f"held-out loss {figures.held_out_loss:.3g} over {figures.held_out_episodes} episodes, in training "
-        f"{figures.train_loss:.3g}; valid calls {percent(figures.valid_call_rate)}. "
+        f"held-out loss {figures['held_out_loss']:.3g} over {figures['held_out_episodes']} episodes, in training "
+        f"{figures['train_loss']:.3g}. "
         f"To train the model: {invocation()} train {trainer} --config {arguments.config} --model {folder}",
-        soft_wrap=True,
     )
-    return 0
+    if not holds_out(config):
+        return 0
+    played = vars(cli.Parser("rollout", ["--split", "eval_splits"]).parse())
+    own = {"name": None, "samples": config.eval.samples, "trainer.load": None, "trainer.model": str(folder)}
+    return rollout.run(argparse.Namespace(**(played | vars(arguments) | own)))
 
 
 def _good(outcomes: Iterable[Outcome], least: float | None) -> list[Outcome]:
@@ -186,8 +171,8 @@ async def _played(
     file = config.trainer.task_data
     if not file:
         await prepare(config, folder / "tasks.jsonl", seed=config.trainer.seed)
-    tasks = [*islice(read_tasks(file or folder / "tasks.jsonl", config), total)]
-    batch = Batch(tasks=[*islice(cycle(tasks), total)], name="warm-start", concurrency=CONCURRENCY)
+    tasks = cycle(read_tasks(file or folder / "tasks.jsonl", config))
+    batch = Batch(tasks=[*islice(tasks, total)], name="warm-start", concurrency=CONCURRENCY)
     ended = 0
 
     def keep(outcome: Outcome) -> Outcome:
@@ -204,10 +189,9 @@ async def _played(
             return await play(batch, runtime, engine, keep, stopped=interrupt.received)
 
 
-def _train(
-    config: RunConfig, renderer: Renderer, outcomes: list[Outcome], arguments: argparse.Namespace, folder: Path
-) -> Figures:
-    from orl_launcher.warm_start.training import order_of, split, valid_calls, warm_start_trainer, warm_starter
+def _train(config: RunConfig, outcomes: list[Outcome], arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Train, and return the figures of summary.json. Losses are means over trained tokens, in nats."""
+    from orl_launcher.warm_start.training import order_of, split, warm_start_trainer, warm_starter
 
     seed = config.trainer.seed
     training, held_out = split(outcomes, seed)
@@ -230,16 +214,12 @@ def _train(
     began = lasting_name(start.model)
     noted = Checkpoint(format="hf", trainer=warm_start_trainer(), model=began, tokenizer=str(start.output.absolute()))
     write_note(start.output, noted)
-    return Figures(
-        env=", ".join(config.environments),
-        model=str(config.trainer.model),
-        model_params=int(losses["parameters"]),
-        episodes=len(outcomes),
-        rows=len(rows),
-        steps=start.steps,
-        train_loss=losses["train_loss"],
-        held_out_loss=losses["held_out_loss"],
-        held_out_episodes=len(held_out),
-        valid_call_rate=valid_calls(start.output, renderer, held_out, config.rollout.turn_tokens),
-        seed=seed,
-    )
+    return {
+        "model": start.model,
+        "episodes": len(outcomes),
+        "rows": len(rows),
+        "steps": start.steps,
+        "held_out_episodes": len(held_out),
+        "seed": seed,
+        **losses,
+    }

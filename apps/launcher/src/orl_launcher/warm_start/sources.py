@@ -43,8 +43,7 @@ def journalled(folder: Path, tokenizer: HFTokenizer) -> Iterator[Outcome]:
     for entry in read_journal(folder):
         trajectory = entry.trajectory
         if trajectory.trainable and not trajectory.job.evaluation:
-            data = to_data(trajectory, reward=entry.reward)
-            yield Outcome(trajectory=trajectory, reward=entry.reward, success=entry.success, datums=data)
+            yield entry.outcome
 
 
 def _ids(tokenizer: bytes) -> dict[str, int]:

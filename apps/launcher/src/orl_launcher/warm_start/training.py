@@ -1,28 +1,19 @@
-"""The training of a warm start: episodes to rows, their order, and what the new checkpoint does at held-out prompts."""
+"""The training of a warm start: who trains, which episodes are held out, and the order of the rows."""
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Sequence
-from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from orl_core.messages import ToolCall
-from orl_core.trajectory import Generation
 from orl_rollout.results.outcome import Outcome
 
-from orl_launcher import cli
-from orl_launcher.installation import to_install
+from orl_launcher.installation import entry
 
 if TYPE_CHECKING:
-    from orl_core.render import Renderer
-    from orl_rollout.loop.engine import Engine
-    from orl_rollout.run_folder.contract import LocalEngine, WarmStarter
+    from orl_rollout.run_folder.contract import WarmStarter
 
 HELD_OUT = 0.05  # of the episodes
-PROMPTS = 64  # at which the new checkpoint is sampled
 
 
 def warm_starter() -> WarmStarter:
@@ -31,19 +22,12 @@ def warm_starter() -> WarmStarter:
     Raises:
         UsageError: none is installed.
     """
-    return cast("WarmStarter", _entry("orl.warm_starts").load())
+    return cast("WarmStarter", entry("orl.warm_starts").load())
 
 
 def warm_start_trainer() -> str:
     """Return the name of the trainer that `warm_starter` belongs to."""
-    return _entry("orl.warm_starts").name
-
-
-def _entry(group: str) -> EntryPoint:
-    entry = next(iter(entry_points(group=group)), None)
-    if entry is None:
-        raise cli.UsageError(f"nothing here trains. Run {to_install(cli.backend_of())}")
-    return entry
+    return entry("orl.warm_starts").name
 
 
 def split(outcomes: Sequence[Outcome], seed: int) -> tuple[list[Outcome], list[Outcome]]:
@@ -57,21 +41,3 @@ def order_of(rows: int, total: int, seed: int) -> list[int]:
     """Return `total` places in `rows` rows: all of them, in a new order each time."""
     chance = random.Random(seed)  # noqa: S311 - no secret is drawn
     return [place for _ in range(-(-total // rows)) for place in chance.sample(range(rows), rows)][:total]
-
-
-def valid_calls(checkpoint: Path, renderer: Renderer, outcomes: Sequence[Outcome], turn_tokens: int) -> float:
-    """Return the share of first actions of the checkpoint, at the prompts of `outcomes`, whose calls are all valid."""
-    chosen = [outcome.trajectory for outcome in outcomes if outcome.datums][:PROMPTS]
-    sampling = {"max_new_tokens": turn_tokens, "temperature": 1.0, "stop_token_ids": renderer.stop_ids}
-
-    async def sample(engine: Engine) -> list[Generation]:
-        prompts = [trajectory.turns[0].observation for trajectory in chosen]
-        return await asyncio.gather(*(engine.generate(ids, {**sampling}, key=str(n)) for n, ids in enumerate(prompts)))
-
-    sampled = cast("LocalEngine", _entry("orl.engines").load())(str(checkpoint), sample)
-    valid = 0
-    for trajectory, generation in zip(chosen, sampled, strict=True):
-        calls = renderer.parse(generation.token_ids, trajectory.tools).calls
-        names = {tool.name for tool in trajectory.tools}
-        valid += bool(calls) and all(isinstance(call, ToolCall) and call.name in names for call in calls)
-    return valid / len(chosen)

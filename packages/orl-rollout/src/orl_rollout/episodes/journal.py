@@ -24,6 +24,7 @@ from typing import Any, Self
 
 import msgspec
 from msgspec import Struct, structs
+from orl_core.datum import to_data
 from orl_core.errors import OrlError, RunAborted, boundary
 from orl_core.messages import TextBlock, ToolResult, text_of
 from orl_core.text import clean, map_strings, plain
@@ -33,7 +34,7 @@ from orl_rollout.edge.secrets import without_ids
 from orl_rollout.episodes.arrays import pack_ids, pack_logprobs, unpack
 from orl_rollout.episodes.frames import MOST_CONTENT, frame, read_frames
 from orl_rollout.logs import logger_of
-from orl_rollout.results.outcome import Outcome
+from orl_rollout.results.outcome import UNJUDGED, Outcome
 
 logger = logger_of(__name__)
 
@@ -47,7 +48,7 @@ FILE_BYTES = 256 << 20  # a file is followed by the next before it grows beyond
 class Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One record. `key` is the rollout's, `step` the trainer's if it is known, `time` in seconds since the epoch.
 
-    `replaced` marks an attempt that was lost with its connection. The rollout was played again: it counts nowhere.
+    `replaced` marks a lost attempt at a rollout that is played again: it counts nowhere.
     """
 
     version: int = VERSION
@@ -58,6 +59,17 @@ class Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     step: int | None = None
     replaced: bool = False
     trajectory: Trajectory
+
+    @property
+    def lost(self) -> bool:
+        """Tell whether nothing judged the rollout, so that it may be played again."""
+        return self.trajectory.stop_reason in UNJUDGED
+
+    @property
+    def outcome(self) -> Outcome:
+        """Return what was recorded."""
+        data = to_data(self.trajectory, reward=self.reward)
+        return Outcome(trajectory=self.trajectory, reward=self.reward, success=self.success, datums=data)
 
 
 class Journal:

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import IO, Self
 
 import msgspec
+from msgspec import structs
 
 from orl_rollout.edge.files import replace
-from orl_rollout.episodes.journal import journal_files
+from orl_rollout.episodes.frames import frame
+from orl_rollout.episodes.journal import encode_entry, journal_files, read_journal
 from orl_rollout.logs import Sparing, logger_of
 
 logger = logger_of(__name__)
@@ -51,6 +53,22 @@ class Ledger:
             replace(self._path, msgspec.json.encode(self._places))
         except OSError as exc:
             self._warnings.warn(f"what has been uploaded cannot be noted in {self._path}: {exc}")
+
+
+def replace_lost(folder: Path) -> None:
+    """Mark the lost rollouts of a journal that nobody writes as replaced: they are played again.
+
+    Records move then, so everything is uploaded again, under the same ids.
+
+    Raises:
+        OrlError: a file cannot be read.
+    """
+    for file in journal_files(folder):
+        if any(entry.lost for entry in read_journal(file)):
+            (folder / "uploads.json").unlink(missing_ok=True)
+            marked = (structs.replace(entry, replaced=entry.lost) for entry in read_journal(file, replaced=True))
+            replace(file, b"".join(frame(encode_entry(entry)) for entry in marked))
+            file.chmod(0o600)
 
 
 def unsent(folder: Path) -> bool:

@@ -5,7 +5,7 @@ The folder of a run holds, whichever trainer made it:
 
     config.json       the resolved configuration, secrets left out
     tasks.jsonl       the tasks to train on; eval_tasks.jsonl the held-out tasks; eval_sets/ the same, one file for
-                      each environment and split, for a trainer on a cluster
+                      each environment and split, for a trainer on a cluster; rollout_tasks.jsonl those of `orl rollout`
     environments.json  the version of each environment's server, null if it does not answer
     metrics.jsonl     one JSON object a line: `step`, `kind` ("train", "eval" or "update"), `seconds`, and metrics by
                       name; `seconds` are those of the whole step, or of its rollouts alone if the trainer is on a
@@ -177,6 +177,14 @@ class WarmStart(Struct, frozen=True, kw_only=True):
 
 class WarmStarter(Protocol):
     """The entry point `orl.warm_starts`, a module with these names. Importing it must not import torch."""
+
+    def recipe(self, model: str) -> dict[str, float]:
+        """Return `steps`, `batch_size` and `lr` for a model of this size.
+
+        Raises:
+            ConfigError: the model cannot be read.
+        """
+        ...
 
     def train(self, start: WarmStart, report: Callable[[int, int], None]) -> dict[str, float]:
         """Train. Return `parameters`, `train_loss` of the last steps, and `held_out_loss` if rows are held out.

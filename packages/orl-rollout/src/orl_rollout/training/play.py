@@ -6,7 +6,7 @@ the samples of the task: two measurements use the same random numbers, so that t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import starmap, takewhile
 from typing import Any, Protocol, TypeVar
 
@@ -44,7 +44,7 @@ class Batch(Struct, frozen=True, kw_only=True):
 
     The id of a rollout is `name/row`, or `task key/sample` if `name` is empty. `seed` is the run's. A rollout samples
     with a seed of it, the task, and the rollout's id; in an evaluation the sample's number instead of the id.
-    `sampling`, `step` and `evaluation` as in `RolloutRequest`.
+    `sampling`, `step` and `evaluation` as in `RolloutRequest`. The rollouts `done`, by id, are not played again.
     """
 
     tasks: Sequence[Task]
@@ -55,17 +55,20 @@ class Batch(Struct, frozen=True, kw_only=True):
     step: int = 0
     evaluation: bool = False
     concurrency: int = 0
+    done: Collection[str] = ()
 
     def __len__(self) -> int:
-        """Return the number of rollouts."""
+        """Return the number of rollouts, with those that are done."""
         return len(self.tasks) * self.samples
 
     def requests(self) -> Iterator[RolloutRequest]:
-        """Yield the request of each rollout, in the order of tasks."""
+        """Yield the request of each rollout that is not done, in the order of tasks."""
         for row in range(len(self)):
             place, sample = divmod(row, self.samples)
             task = self.tasks[place]
             rollout_id = f"{self.name}/{row}" if self.name else f"{task.key}/{sample}"
+            if rollout_id in self.done:
+                continue
             seed = sampling_seed(self.seed, task.key, sample if self.evaluation else rollout_id)
             yield RolloutRequest(
                 task=task,

@@ -7,7 +7,7 @@ sections, their flags and the tasks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,13 +34,15 @@ OWN = {("openreward_run_name",), *(("trainer", name) for name in ("load", "model
 MOST = 60  # characters of a value that a line shows
 
 
-def check_resume(config: RunConfig, load: str | None, defaults: Mapping[str, Any]) -> list[str]:
-    """Return a line for each key that differs from the run whose checkpoint `load` names.
+def check_resume(
+    config: RunConfig, load: str | Path | None, defaults: Mapping[str, Any], fixed: Collection[str] = ()
+) -> list[str]:
+    """Return a line for each key that differs from the run whose folder or checkpoint `load` names.
 
-    `defaults` are those of the trainer.
+    `defaults` are those of the trainer. Keys with a part that is `fixed` may not differ, whichever they are.
 
     Raises:
-        ConfigError: the new run would learn something else, and `trainer.allow_changes` does not name the key.
+        ConfigError: the new run would do something else, and `trainer.allow_changes` does not name the key.
     """
     if load is None or not (folder := Path(load).expanduser()).exists():
         return []
@@ -51,13 +53,17 @@ def check_resume(config: RunConfig, load: str | None, defaults: Mapping[str, Any
     if before is None:
         return [f"{load} belongs to no run of orl: no configuration is compared"]
     then, now = (_leaves(one, defaults) for one in (before, config))
-    changed = [key for key in {**then, **now} if key not in OWN and then.get(key) != now.get(key)]
+    changed = [key for key in {**then, **now} if (fixed or key not in OWN) and then.get(key) != now.get(key)]
     shown = {key: (_shown(then.get(key)), _shown(now.get(key))) for key in changed}
-    refused = [key for key in changed if not _is_free(key, then, now) and not is_allowed(config, *key)]
+    refused = [
+        key for key in changed if {*key} & {*fixed} or (not _is_free(key, then, now) and not is_allowed(config, *key))
+    ]
     if refused:
         names = ",".join(map(".".join, refused))
         differ = "; ".join(f"`{'.'.join(key)}` {shown[key][0]}, and this one {shown[key][1]}" for key in refused)
-        raise ConfigError(f"--load {load}: its run has {differ}. Set it as it was, or give --allow-changes {names}")
+        raise ConfigError(
+            f"{load}: its run has {differ}. Set it as it was{'' if fixed else f', or give --allow-changes {names}'}"
+        )
     return [f"{'.'.join(key)} was {old}, and is {new} now" for key, (old, new) in shown.items()]
 
 

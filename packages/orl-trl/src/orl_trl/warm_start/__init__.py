@@ -13,6 +13,15 @@ if TYPE_CHECKING:
     from orl_rollout.run_folder.contract import WarmStart
 
 
+def recipe(model: str) -> dict[str, float]:
+    """Return the settings for a model of this size; see `WarmStarter.recipe`."""
+    from orl_trl.engine.local_model import TINY, read_config
+
+    if read_config(model)[1] < TINY:
+        return {"steps": 400, "batch_size": 16, "lr": 3e-3}
+    return {"steps": 150, "batch_size": 32, "lr": 1e-4}
+
+
 def train(start: WarmStart, report: Callable[[int, int], None]) -> dict[str, float]:
     """Train; see `WarmStarter.train`."""
     from orl_trl.warm_start.training import train as train_now
