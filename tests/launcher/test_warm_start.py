@@ -69,15 +69,12 @@ def words(guess_number: str, model: str) -> list[str]:
 
 
 def test_a_player_teaches_the_model(words: list[str], model: str, capsys: Capture) -> None:
-    own = ["--set", "eval.samples=2", "--set", "eval.temperature=0.5"]
-    assert main([*words, *own, "--player", f"{PLAYERS}:halves", "--min-reward", "1"]) == 0
+    assert main([*words, "--set", "eval.samples=2", "--player", f"{PLAYERS}:halves", "--min-reward", "1"]) == 0
     run = Path("runs/warm")
     assert "valid calls" in capsys.readouterr().out
     (measured,) = [path for path in Path("runs").iterdir() if path != run]
-    assert [point.metrics["playground/GuessNumber/rollouts"] for point in read_record(measured).points] == [4]
-    assert {entry.trajectory.job.task.split for entry in read_journal(measured)} == {"test"}
-    assert {entry.trajectory.job.sampling["temperature"] for entry in read_journal(measured)} == {0.5}
-    assert read_record(measured).config["trainer"]["model"] == str(run / "checkpoint")
+    summary = read_record(measured).summary
+    assert (summary["model"], summary["rollouts"]) == (str(run / "checkpoint"), 4)
     figures = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     assert (figures["episodes"], figures["rows"], figures["held_out_episodes"], figures["steps"]) == (8, 7, 1, 2)
     entries = [*read_journal(run)]
@@ -162,11 +159,10 @@ def test_a_conversation_is_rendered_as_its_template_does() -> None:
     assert trained == [token for turn in outcome.trajectory.turns for token in turn.action_ids]
 
 
-def test_recipe_follows_the_size_of_the_model(model: str, tmp_path: Path) -> None:
-    config = json.loads(Path(model, "config.json").read_text(encoding="utf-8"))
-    (tmp_path / "config.json").write_text(json.dumps({**config, "intermediate_size": 1 << 20}), "utf-8")
+def test_recipe_follows_the_size_of_the_model(model: str) -> None:
+    Path("config.json").write_text('{"model_type": "qwen3"}', encoding="utf-8")  # of 8B parameters
     assert recipe(model) == {"steps": 400, "batch_size": 16, "lr": 3e-3}
-    assert recipe(str(tmp_path)) == {"steps": 150, "batch_size": 32, "lr": 1e-4}
+    assert recipe(".") == {"steps": 150, "batch_size": 32, "lr": 1e-4}
 
 
 def test_order_holds_every_row_equally_often() -> None:

@@ -7,10 +7,11 @@ import msgspec
 import pytest
 from msgspec import structs
 from orl_core.errors import ConfigError
+from orl_core.trajectory import StopReason
 from orl_rollout.episodes.events import events_of
 from orl_rollout.episodes.frames import frame
 from orl_rollout.episodes.journal import Journal, read_journal
-from orl_rollout.episodes.progress import unsent
+from orl_rollout.episodes.progress import replace_lost, unsent
 from orl_rollout.episodes.uploader import Uploader, uploads
 
 from tests.kit.journalled import config_of, outcome, trajectory_of, write
@@ -48,6 +49,12 @@ async def test_replaced_attempt_is_not_uploaded(tmp_path, platform):
     assert "the second" in str(platform.events())
     assert "the first" not in str(platform.events())
     assert not unsent(tmp_path)
+    write(tmp_path, structs.replace(trajectory_of(key="lost"), stop_reason=StopReason.ERROR))
+    assert upload(tmp_path).counts.sent == 1
+    known = {event["eventId"] for event in platform.events()}
+    replace_lost(tmp_path)
+    assert upload(tmp_path).counts.sent == 1
+    assert {event["eventId"] for event in platform.events()} == known
 
 
 def test_long_rollouts_are_cut_into_requests_in_order(tmp_path, platform):

@@ -40,8 +40,8 @@ def entry(group: str) -> EntryPoint:
     Raises:
         UsageError: no such package is installed.
     """
-    if found := [*entry_points(group=group)]:
-        return found[0]
+    if entries := [*entry_points(group=group)]:
+        return entries[0]
     raise cli.UsageError(f"{group}: not in this environment. Run {to_install(cli.backend_of())}")
 
 
