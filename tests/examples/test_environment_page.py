@@ -23,25 +23,13 @@ PAGE = (Path(__file__).parents[2] / "docs" / "environment.md").read_text("utf-8"
 LINES = [
     line for block in re.findall(r"```bash\n(.*?)```", PAGE, re.S) for line in block.replace("\\\n", " ").splitlines()
 ]
+SMALL = "--set eval.max_tasks=4 --set environments.local/stones.max_turns=2 --set rollout.turn_tokens=12"
 SHORT = {
-    "init": [],
-    "doctor": [],
-    "warm-start": ["--steps", "2"],
-    "train-local": [
-        "--num-rollout",
-        "1",
-        "--rollout-batch-size",
-        "2",
-        "--n-samples",
-        "2",
-        "--set",
-        "eval.max_tasks=4",
-        "--set",
-        "environments.local/stones.max_turns=2",
-        "--set",
-        "rollout.turn_tokens=12",
-    ],
-    "show": [],
+    "init": "",
+    "doctor": "",
+    "warm-start": f"--steps 2 {SMALL}",
+    "train-local": f"--num-rollout 1 --rollout-batch-size 2 --n-samples 2 {SMALL}",
+    "show": "",
 }
 
 
@@ -68,7 +56,7 @@ def test_commands_teach_and_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         for recipe, *words in commands:
             command = {"train-local": ["train", "trl"]}.get(recipe, [recipe])
             served_here = [word.replace("http://127.0.0.1:8080", served.url) for word in words]
-            assert main([*command, *served_here, *SHORT[recipe]]) == 0, recipe
+            assert main([*command, *served_here, *SHORT[recipe].split()]) == 0, recipe
     shown = [entry.trajectory for entry in read_journal(Path("runs/stones-warm"))]
     assert all(turn.results and not turn.results[0].failure for one in shown for turn in one.turns)
     assert len(read_record(Path("runs/stones")).of_kind("eval")) == 2

@@ -63,9 +63,9 @@ def answers_badly(messages: Sequence[Message]) -> Any:
 @pytest.fixture
 def words(guess_number: str, model: str) -> list[str]:
     served = ["--set", f"environments.playground/GuessNumber.base_url={guess_number}", "--name", "warm"]
-    wide = ["--set", "rollout.turn_tokens=128", "--set", "rollout.context_tokens=4096"]
-    size = ["--steps", "2", "--batch-size", "4", "--lr", "1e-3", "--set", "eval.max_tasks=2"]
-    return ["warm-start", "--config", LOCAL, "--model", model, *served, *wide, *size]
+    wide = "--set rollout.turn_tokens=128 --set rollout.context_tokens=4096 --set eval.max_tasks=2"
+    size = "--steps 2 --batch-size 4 --lr 1e-3"
+    return ["warm-start", "--config", LOCAL, "--model", model, *served, *wide.split(), *size.split()]
 
 
 def test_a_player_teaches_the_model(words: list[str], model: str, capsys: Capture) -> None:
