@@ -1,14 +1,20 @@
-"""The GPUs of this machine and their memory, from the torch that is installed next to orl.
+"""The NVIDIA GPUs of this machine and their memory, asked of the driver (NVML).
 
-torch is optional here: without it there are no GPUs to find. It counts only what CUDA_VISIBLE_DEVICES leaves visible.
+Without a driver there are no GPUs to find. Only those count that CUDA_VISIBLE_DEVICES leaves visible.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
 
+import psutil
 from msgspec import Struct
+
+T = TypeVar("T")
 
 
 class Gpu(Struct, frozen=True, kw_only=True):
@@ -19,28 +25,52 @@ class Gpu(Struct, frozen=True, kw_only=True):
 
 
 def count_gpus() -> int:
-    """Return the number of GPUs; 0 without torch."""
-    torch = _torch()
-    return 0 if torch is None else int(torch.cuda.device_count())
+    """Return the number of GPUs."""
+    return _asked(lambda nvml: len(visible_gpus(nvml)), 0)
 
 
 def gpu_memory() -> tuple[Gpu, ...]:
-    """Return the memory of each GPU. Asking opens a CUDA context on each, which lives as long as this process."""
-    torch = _torch()
-    return () if torch is None else tuple(_memory_of(torch, index) for index in range(torch.cuda.device_count()))
+    """Return the memory of each GPU."""
+    return _asked(lambda nvml: tuple(_memory_of(nvml, gpu) for gpu in visible_gpus(nvml).values()), ())
 
 
-def _memory_of(torch: Any, index: int) -> Gpu:
-    """Return the memory of one GPU. One that is full or kept by another process does not tell what is free."""
+def visible_gpus(nvml: Any) -> Mapping[int, Any]:
+    """Return the GPUs by number: all, or those that CUDA_VISIBLE_DEVICES names by number or UUID."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    every: dict[int, tuple[Any, str]] = {}
+    for index in range(nvml.nvmlDeviceGetCount()):
+        with suppress(nvml.NVMLError):  # a GPU that fell off the bus has no handle
+            gpu = nvml.nvmlDeviceGetHandleByIndex(index)
+            every[index] = gpu, nvml.nvmlDeviceGetUUID(gpu)
+    if named is None:
+        return {index: gpu for index, (gpu, _) in every.items()}
+    gpus: dict[int, Any] = {}
+    for name in (name for word in named.split(",") if (name := word.strip())):  # a program counts them in this order
+        if name.startswith("MIG-"):
+            with suppress(nvml.NVMLError):
+                gpus[len(gpus)] = nvml.nvmlDeviceGetHandleByUUID(name)
+        gpus |= {index: gpu for index, (gpu, uuid) in every.items() if name == str(index) or uuid.startswith(name)}
+    return gpus
+
+
+def _memory_of(nvml: Any, gpu: Any) -> Gpu:
     try:
-        free, total = torch.cuda.mem_get_info(index)
-    except RuntimeError:
-        return Gpu(total=torch.cuda.get_device_properties(index).total_memory)
-    return Gpu(total=total, free=free)
+        memory = nvml.nvmlDeviceGetMemoryInfo(gpu)
+    except nvml.NVMLError:  # it shares the memory of the machine
+        return Gpu(total=psutil.virtual_memory().total)
+    return Gpu(total=int(memory.total), free=int(memory.free))
 
 
-def _torch() -> Any:
+def _asked(ask: Callable[[Any], T], otherwise: T) -> T:
+    """Return what `ask` finds with NVML; `otherwise` without a driver."""
+    nvml = importlib.import_module("pynvml")  # its functions have no types
     try:
-        return importlib.import_module("torch")
-    except ImportError:
-        return None
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        return otherwise
+    try:
+        return ask(nvml)
+    except nvml.NVMLError:
+        return otherwise
+    finally:
+        nvml.nvmlShutdown()

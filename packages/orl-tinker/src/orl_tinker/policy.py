@@ -45,10 +45,11 @@ class TinkerPolicy:
             **({} if difference is None else {DIFFERENCE: difference}),
         }
 
-    async def publish(self, version: str) -> None:
+    async def publish(self, version: str) -> Mapping[str, float]:
         """Copy the weights to the server's sampler."""
         await self._adapters.refresh()
         self._engine.weight_version = version
+        return {}
 
     def engine(self) -> TinkerEngine:
         """Return the engine over the server's sampler."""

@@ -6,18 +6,14 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 from msgspec import structs
-from orl_core.config import RunConfig
 from orl_core.errors import ConfigError
+from orl_core.estimators import ESTIMATORS
 from orl_rollout.edge import interrupt
-from orl_rollout.edge.secrets import PLATFORM_KEY, api_key, unset_in
 from orl_rollout.logs import say
-from orl_rollout.results.reward_function import load_reward
 from orl_rollout.run_folder.contract import Plan, Run
-from orl_rollout.run_folder.tracking import Report, reporting, tracked_by
-from orl_rollout.runtime.player import load_player
+from orl_rollout.run_folder.tracking import Report, reporting
 from orl_rollout.runtime.stack import open_runtime
-from orl_rollout.tasks.file import read_tasks
-from orl_rollout.training.course import Course, Record, Schedule
+from orl_rollout.training.course import Course, Record, Schedule, plan_of, tasks_of
 from orl_rollout.training.play import Player
 
 from orl_tinker.adapters import KEY, Adapters, Start, has_key
@@ -63,22 +59,17 @@ def schedule_of(run: Run) -> tuple[Schedule, Saved]:
     model = saved.model if saved else config.trainer.model
     if not model:
         raise ConfigError("trainer.model is not set. Give --model: a name that the server knows, or a folder for yours")
-    tasks = tuple(read_tasks(run.task_data, config)) if run.task_data.is_file() else ()  # a plan prepares none
-    held_out = tuple(read_tasks(run.eval_data, config)) if run.eval_data and run.eval_data.is_file() else ()
-    groups = trainer.rollout_batch_size or 0
-    if tasks and len(tasks) < groups:
-        raise ConfigError(f"{run.task_data}: {len(tasks)} tasks, and a step takes {groups}. Lower --rollout-batch-size")
+    tasks, held_out = tasks_of(run, trainer.rollout_batch_size or 0)
     order = order_of(config, [task.key for task in tasks])
     check_order(config, saved, order, trainer.num_rollout or 0)
     start = structs.replace(saved or Saved(path=""), model=model, order=order)
-    held_out = held_out[: config.eval.max_tasks]
-    return Schedule(trainer=trainer, tasks=tasks, held_out=held_out, done=start.step), start
+    return Schedule(
+        trainer=trainer, estimator=ESTIMATORS["grpo"], tasks=tasks, held_out=held_out, done=start.step
+    ), start
 
 
 def plan_run(run: Run) -> Plan:
     """See `orl_tinker.plan`."""
-    load_reward(run.config)
-    load_player(run.config)
     (schedule, saved), own = schedule_of(run), own_options(run.config.trainer)
     trainer, place = schedule.trainer, own.tinker_url or "Tinker"
     lines = (
@@ -88,15 +79,4 @@ def plan_run(run: Run) -> Plan:
         f"trains LoRA adapters of rank {own.lora_rank} with {own.loss_fn}, learning rate {trainer.lr:g}",
     )
     key = "" if has_key(own) else f"not set in the environment: {KEY}"
-    return Plan(
-        command="\n".join(filter(None, lines)),
-        problems=tuple(filter(None, (key, _missing_key(run.config)))),
-        notes=(*filter(None, (tracked_by(trainer).note,)), *unset_in(run.config)),
-        engine=f"rollouts are sampled at {place}",
-    )
-
-
-def _missing_key(config: RunConfig) -> str:
-    """Name the key that an environment needs and this process does not have."""
-    needed = any(one.base_url is None or one.send_api_key for one in config.environments.values())
-    return f"not set in the environment: {PLATFORM_KEY}" if needed and not api_key() else ""
+    return plan_of(run, lines, f"rollouts are sampled at {place}", (key,))

@@ -1,61 +1,50 @@
-"""Options of trl alone, the section `trl`, and the defaults of the options that every trainer obeys.
-
-Importing it is fast.
-"""
+"""What is refused, and defaults of the options that are obeyed. Importing it is fast."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+import os
+import re
+from collections.abc import Sequence
 
-from msgspec import Meta
-from orl_core.config import TrainerConfig
-from orl_core.config.checked import Checked
-from orl_core.limits import Positive
+from orl_core.config import RunConfig
+from orl_core.config.trainer import MAX_LOGPROB_DIFFERENCE
+from orl_core.errors import ConfigError
 
-NAME, TOKENS_PER_GPU = "trl", 8192
-RolloutEngine = Annotated[
-    str,
-    Meta(
-        pattern=r"^(auto|sglang|transformers|https?://[^@?#\s]*)\Z",
-        title="auto, sglang, transformers, or an address (http or https, without login and query)",
-    ),
-]
-DEFAULTS: Mapping[str, Any] = {
-    "weight_decay": 0.0,
-    "adam_beta2": 0.99,
-    "advantage_estimator": "grpo",
-    "n_samples": 16,
-    "rollout_batch_size": 8,
-    "num_rollout": 55,
-    "temperature": 1.0,
-    "max_tokens_per_gpu": TOKENS_PER_GPU,
-    "save_interval": 10,
-}
+DEFAULTS = {"n_samples": 16, "rollout_batch_size": 8, "num_rollout": 55, "temperature": 1.0, "save_interval": 10}
+# Fields of GRPOConfig by which TRL would sample, evaluate, shard, continue, or end.
+REFUSED = (
+    "(use_)?vllm.*|.*transformers_.*|temperature|top_[kp]|min_p|repetition_penalty|generation_.*|cache_implementation"
+    "|.*num_generations|.*eval.*|fsdp.*|deepspeed|parallelism_config|resume_from_checkpoint|max_steps|num_train_epochs"
+)
 
 
-class TrlOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Set the options of trl, which trains on this machine."""
+def resolve(config: RunConfig, extra: Sequence[str] = ()) -> RunConfig:
+    """Return `config` as it is, once what TRL cannot obey is refused. `extra` are flags of GRPOConfig.
 
-    engine: Annotated[
-        RolloutEngine,
-        Meta(
-            description="Engine of rollouts: sglang on the GPU that trains, transformers in the training process, or "
-            "the address of an SGLang that you serve. auto: sglang if it can run and the model is not tiny."
-        ),
-    ] = "auto"
-    lora_rank: Annotated[
-        Positive | None,
-        Meta(description="Rank of LoRA adapters at every linear layer, which train alone; null trains all weights."),
-    ] = None
-    optimizer: Annotated[
-        str | None,
-        Meta(
-            description="Optimizer, by transformers' names: adamw_8bit needs bitsandbytes (default: adamw_torch_fused)."
-        ),
-    ] = None
+    Raises:
+        ConfigError: there is such a setting.
+    """
+    trainer = config.trainer
+    refused = {
+        config.several_rows: config.several_rows,
+        "`turn_advantages`": config.turn_advantages,
+        "`load`": trainer.load,
+        "`max_tokens_per_gpu`": trainer.max_tokens_per_gpu,
+        "`max_logprob_difference`": trainer.max_logprob_difference != MAX_LOGPROB_DIFFERENCE,
+        "an estimator but grpo": trainer.advantage_estimator not in (None, "grpo"),
+        "WORLD_SIZE above 1": int(os.environ.get("WORLD_SIZE", "1")) > 1,
+        **{word: re.fullmatch(REFUSED, field_of(word)) for word in (*trainer.own_flags, *extra)},
+    }
+    if wrong := [what for what, is_set in refused.items() if is_set]:
+        raise ConfigError(f"trl does not take {', '.join(wrong)}. Leave it out, or use `orl train local`")
+    return config
 
 
-def own_options(trainer: TrainerConfig) -> TrlOptions:
-    """Return the options of trl alone."""
-    return trainer.section(NAME, TrlOptions)
+def field_of(word: str) -> str:
+    """Return the field of GRPOConfig that a flag names."""
+    return word.lstrip("-").partition("=")[0].replace("-", "_")
+
+
+def reward(*, reward: list[float | None], **_: object) -> list[float | None]:
+    """Return the rewards of rollouts, None for those that failed: TRL leaves these out."""
+    return reward

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Struct, inspect, structs
 
 from orl_core.config.fields import members_of, values_of
-from orl_core.config.moved import MOVED
+from orl_core.config.moved import line_for
 from orl_core.numbers import non_finite
 from orl_core.text import nearest
 
@@ -85,11 +85,9 @@ class _Search:
         """Return the types of the keys of `value` that are fields of `holder`; others, and missing ones, are wrong."""
         fields = {field.encode_name: field for field in structs.fields(holder)}
         for name in (str(key) for key in value if key not in fields):
-            if moved := MOVED.get(f"{path}.{name}"):
-                self._wrong(f"`{path}.{name}` is `{moved}` now: move it there")
-                continue
             near = nearest(name, fields) if len(self.mistakes) < MOST_MISTAKES else ""
-            self._wrong(f"`{path}` has no key `{name}`: {f'did you mean `{near}`?' if near else 'remove it'}")
+            unknown = f"`{path}` has no key `{name}`: {f'did you mean `{near}`?' if near else 'remove it'}"
+            self._wrong(line_for(f"{path}.{name}") or unknown)
         for name in (name for name, field in fields.items() if field.required and name not in value):
             self._wrong(f"`{path}` needs the key `{name}`: add it")
             self.left_out.add(name)

@@ -1,4 +1,4 @@
-"""Keys that `trainer` had before its adapters had sections, and the place of each now.
+"""Keys that `trainer` had before its adapters had sections, or in another section, and the place of each now.
 
 No other module of orl_core knows an option of an adapter.
 """
@@ -11,7 +11,12 @@ _CLUSTER = (
 )
 MOVED = {
     **{f"$.trainer.{name}": f"trainer.cluster.{name}" for name in _CLUSTER},
-    **{f"$.trainer.{name}": f"trainer.trl.{name}" for name in ("engine", "lora_rank", "optimizer")},
+    **{f"$.trainer.{old}": f"trainer.local.{old[4:]}" for old in ("trl.engine", "trl.lora_rank", "trl.optimizer")},
     "$.trainer.slime_path": "trainer.slime.path",
     "$.trainer.miles_path": "trainer.miles.path",
 }
+
+
+def line_for(key: str) -> str:
+    """Return what is wrong with a `key` that moved; "" if it did not."""
+    return f"`{key}` is `{MOVED[key]}` now: move it there" if key in MOVED else ""

@@ -8,7 +8,7 @@ from typing import Any, cast
 _HYPER, _OTHERS, _OTHER = "hyperparameters.", "hyperparameters.slime_*", "any other key"
 PLACES = {
     "algorithm.name": "`trainer.advantage_estimator`",
-    "algorithm.backend": "`trainer.backend`",
+    "algorithm.backend": "`trainer.backend`; for `trl` it is `local`",
     "hyperparameters.learning_rate": "`trainer.lr`",
     "hyperparameters.num_iterations": "`trainer.num_rollout`",
     "hyperparameters.rollout_batch_size": "`trainer.rollout_batch_size`",

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta, Struct, field, structs
 
 from orl_core.config.checked import Checked
+from orl_core.config.moved import line_for
 from orl_core.credentials import credentials_among
 from orl_core.errors import ConfigError
 from orl_core.limits import NonNegative, Positive
@@ -112,8 +113,9 @@ class TrainerConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         apart = {name: flags for name, flags in self.flags.items() if isinstance(flags, dict)}
         for flags in apart.values():
             yield from credentials_among({}, flags)
-        for section in self.sections.values():
+        for name, section in self.sections.items():
             yield from credentials_among(section, {})
+            yield from filter(None, (line_for(f"$.trainer.{name}.{key}") for key in section))
         if 0 < len(apart) < len(self.flags):
             yield f"`flags` has `{next(iter(apart))}` and options of no trainer: move each into the flags of a trainer"
 

@@ -293,26 +293,26 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         Interrupted: a signal came.
     """
     with asyncio.Runner() as runner:
-        loop = runner.get_loop()
-        loop.set_default_executor(_Executor())
-
-        async def cancellable() -> T:
-            task = cast("asyncio.Task[Any]", asyncio.current_task())
-
-            def cancel() -> None:
-                with suppress(RuntimeError):  # the loop is closed: the work is done
-                    loop.call_soon_threadsafe(_cancel, task)
-
-            with notified(cancel):
-                return await work
-
+        runner.get_loop().set_default_executor(_Executor())
         try:
-            done = runner.run(cancellable())
+            done = runner.run(cancelled(work))
         except asyncio.CancelledError:
             check()
             raise
     check()
     return done
+
+
+async def cancelled(work: Coroutine[Any, Any, T]) -> T:
+    """Await `work` on any event loop. Each signal cancels it."""
+    task, loop = cast("asyncio.Task[Any]", asyncio.current_task()), asyncio.get_running_loop()
+
+    def cancel() -> None:
+        with suppress(RuntimeError):  # the loop is closed: the work is done
+            loop.call_soon_threadsafe(_cancel, task)
+
+    with notified(cancel):
+        return await work
 
 
 def _cancel(task: asyncio.Task[Any]) -> None:

@@ -118,6 +118,12 @@ def unset_in(config: RunConfig) -> list[str]:
     return list(dict.fromkeys(unset(entry) for name in config.environments for entry in unset_secrets(config, name)))
 
 
+def missing_key(config: RunConfig) -> str:
+    """Name the key that an environment needs and this process does not have."""
+    needed = any(one.base_url is None or one.send_api_key for one in config.environments.values())
+    return f"not set in the environment: {PLATFORM_KEY}" if needed and not api_key() else ""
+
+
 def _held(secrets: Secrets, holder: str) -> Iterator[SecretEntry]:
     for name, entry in secrets.items():
         hosted = entry if isinstance(entry, Secret) else Secret(value=entry)

@@ -18,7 +18,7 @@ from orl_core.config import RunConfig, TrainerConfig
 from orl_core.messages import ParseFailure, ToolCall, ToolSpec, text_of
 from orl_core.text import clean, map_strings, plain
 from orl_core.tools.format import for_system_prompt
-from orl_core.trajectory import BranchCause, Trajectory
+from orl_core.trajectory import Trajectory
 
 from orl_rollout.episodes.conversation import Said, conversation
 from orl_rollout.episodes.journal import Entry
@@ -110,7 +110,6 @@ def _summary(entry: Entry) -> dict[str, Any]:
 
 def _rollout_info(entry: Entry, config: RunConfig) -> dict[str, Any]:
     job, agent = entry.trajectory.job, config.agent_config
-    compactions = sum(turn.branch is BranchCause.COMPACTION for turn in entry.trajectory.turns)
     return {
         "task_index": job.task.index,
         "current_step": entry.step,
@@ -120,7 +119,6 @@ def _rollout_info(entry: Entry, config: RunConfig) -> dict[str, Any]:
         "max_tokens": job.turn_tokens,
         "duration_ms": int(entry.trajectory.seconds * 1000),
         "harness": (agent.function or PurePath(agent.name).name) if agent else "orl",
-        "num_compactions": compactions if agent else None,
     }
 
 
@@ -161,12 +159,7 @@ def _message(one: Said, trajectory: Trajectory) -> Iterator[dict[str, Any]]:
         for index, call in enumerate(calls):
             yield _call(None if one.turn is None else f"{one.turn}.{index}", call)
     elif message.role in ("system", "user"):
-        branch = None if one.turn is None or one.nudge else trajectory.turns[one.turn].branch
-        yield {
-            "type": f"{message.role}_message",
-            "content": content,
-            **({"metadata": {"branch": branch}} if branch else {}),
-        }
+        yield {"type": f"{message.role}_message", "content": content}
     elif one.turn is None:
         yield {"type": "tool_result", "content": content}
 

@@ -269,6 +269,7 @@ def decode_entry(line: bytes, *, ids: bool = True) -> Entry:
     with boundary(OrlError, "no entry of this schema"):
         tree: Any = msgspec.json.decode(line)
         for turn in tree["trajectory"]["turns"]:
+            turn.pop("branch", None)  # of the release before
             turn["observation"] = unpack(turn["observation"]) if ids else ()
             for generation in turn["generations"]:
                 for name in ("ids", "logprobs"):

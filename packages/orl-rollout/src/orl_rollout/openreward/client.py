@@ -27,8 +27,8 @@ from orl_rollout.logs import logger_of, say
 from orl_rollout.openreward.environment import RemoteEnvironment
 from orl_rollout.openreward.faults import as_session_error
 from orl_rollout.openreward.open_sessions import OpenSessions
+from orl_rollout.openreward.platform import required_secrets, usual_hosts
 from orl_rollout.openreward.remote import RemoteSession
-from orl_rollout.openreward.required_secrets import required_secrets, usual_hosts
 from orl_rollout.openreward.sdk import prepare_sdk, session_url
 from orl_rollout.openreward.secrets_body import reads_secrets_in_body
 from orl_rollout.openreward.served import list_served

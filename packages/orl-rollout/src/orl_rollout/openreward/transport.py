@@ -34,7 +34,6 @@ from orl_rollout.edge.retry import Waiting, retried
 from orl_rollout.logs import Sparing, logger_of
 from orl_rollout.openreward.cut_json import CutJson
 from orl_rollout.openreward.refusal_words import refusal_words
-from orl_rollout.openreward.sse import EventReader
 
 T = TypeVar("T")
 warnings = Sparing(logger_of(__name__))
@@ -234,3 +233,43 @@ async def _finish(response: aiohttp.ClientResponse) -> None:
         async with asyncio.timeout(LINGER_SECONDS):
             while size < LINGER_BYTES and (chunk := await response.content.readany()):
                 size += len(chunk)
+
+
+class EventReader:
+    """Parses bytes, cut anywhere, into server-sent events (SSE). It keeps only the bytes of the current event.
+
+    Events without a name, comments and unknown fields are skipped. A result comes as JSON cut every 4,096 characters,
+    maybe inside an indentation. So only one space after a field's colon is removed, as the standard says.
+    """
+
+    def __init__(self) -> None:
+        self._line = bytearray()
+        self._event = ""
+        self._data = bytearray()
+
+    def feed(self, chunk: bytes) -> list[tuple[str, bytearray]]:
+        """Return the events (name, data) that `chunk` completes."""
+        events: list[tuple[str, bytearray]] = []
+        first, *rest = chunk.split(b"\n")
+        self._line += first
+        for piece in rest:
+            line, self._line = self._line, bytearray(piece)
+            if line.endswith(b"\r"):
+                del line[-1]
+            if line:
+                self._take(line)
+                continue
+            if self._event:
+                events.append((self._event, self._data[:-1]))
+            self._event, self._data = "", bytearray()
+        return events
+
+    def _take(self, line: bytearray) -> None:
+        colon = line.find(b":")
+        name, start = (bytes(line[:colon]), colon + 1) if colon >= 0 else (bytes(line), len(line))
+        start += line.startswith(b" ", start)
+        if name == b"event":
+            self._event = line[start:].decode("utf-8", "replace")
+        elif name == b"data":
+            self._data += memoryview(line)[start:]
+            self._data += b"\n"

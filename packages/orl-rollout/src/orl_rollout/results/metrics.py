@@ -7,8 +7,8 @@ sample. The module knows no trainer.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from math import isfinite
+from collections.abc import Iterable, Mapping, Sequence
+from math import comb, isfinite
 from statistics import fmean
 
 from msgspec import Struct
@@ -16,7 +16,6 @@ from orl_core.messages import FailureKind
 from orl_core.trajectory import StopDetail, StopReason
 
 from orl_rollout.results.outcome import UNJUDGED, Outcome
-from orl_rollout.results.pass_at_k import mean_pass_at_k
 
 SMALLEST_DIFFERENCE = 1e-6  # between rewards that counts as one
 
@@ -24,10 +23,9 @@ SMALLEST_DIFFERENCE = 1e-6  # between rewards that counts as one
 class RolloutStats(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One rollout in numbers. Times are seconds, tokens are ids; `valid_turns` are those whose calls all were valid.
 
-    `failures` counts the failed calls by kind, `rows` its data, `branches` the turns that began another conversation,
-    by cause, `counts` those of the trajectory. `agent` tells whether an agent of the user's played it, `replayed`
-    whether it was played again after its connection broke, `unrewarded` that it finished and no result carried a
-    reward. `rewards` are the results that carried one, a finite number.
+    `failures` counts the failed calls by kind, `rows` its data, `counts` those of the trajectory. `agent` tells whether
+    an agent of the user's played it, `replayed` whether it was played again after its connection broke, `unrewarded`
+    that it finished and no result carried a reward. `rewards` are the results that carried one, a finite number.
     """
 
     environment: str
@@ -49,7 +47,6 @@ class RolloutStats(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     failures: dict[str, int] = {}
     rows: int = 0
     trained_tokens: int = 0
-    branches: dict[str, int] = {}
     counts: dict[str, int] = {}
     agent: bool = False
     replayed: bool = False
@@ -86,7 +83,6 @@ def stats_of(outcome: Outcome) -> RolloutStats:
         failures=dict(Counter(result.failure.value for result in results if result.failure is not None)),
         rows=len(outcome.datums),
         trained_tokens=sum(sum(datum.loss_mask) for datum in outcome.datums),
-        branches=dict(Counter(turn.branch.value for turn in trajectory.turns if turn.branch is not None)),
         counts=trajectory.counts,
         agent=any(turn.messages for turn in trajectory.turns),
         replayed=outcome.replayed,
@@ -114,7 +110,7 @@ def metrics_of(measures: Iterable[RolloutStats]) -> dict[str, float]:
     Rates are shares of rollouts, turns, calls or ids in [0, 1]; `reward`, `success`, `turns` and `tokens_per_turn`
     exclude rollouts in ERROR or ABORTED, and are absent if none remain. `judged` counts the rollouts that they are
     taken over, `unrewarded` those that finished without any reward, `rewards` the results that carried one.
-    Where an agent played, or a rollout has several rows, `rows`, `trained_tokens` and `branches/CAUSE` are means of a
+    Where an agent played, or a rollout has several rows, `rows` and `trained_tokens` are means of a
     rollout, and `single_rows` is the share of those with one row.
     """
     batch = list(measures)
@@ -224,16 +220,14 @@ def _metrics(batch: Sequence[RolloutStats]) -> dict[str, float]:
 
 
 def _row_metrics(batch: Sequence[RolloutStats]) -> dict[str, float]:
-    """Return what is known of rows and branches; nothing if no agent ran and each rollout made one row."""
+    """Return what is known of rows; nothing if no agent ran and each rollout made one row."""
     if not any(member.agent or member.rows > 1 for member in batch):
         return {}
-    causes = sorted({cause for member in batch for cause in member.branches})
     counts = sorted({name for member in batch for name in member.counts})
     return {
         "rows": _mean(float(member.rows) for member in batch),
         "single_rows": _mean(float(member.rows == 1) for member in batch),
         "trained_tokens": _mean(float(member.trained_tokens) for member in batch),
-        **{f"branches/{cause}": _mean(float(m.branches.get(cause, 0)) for m in batch) for cause in causes},
         **{f"agent/{name}": _mean(float(m.counts.get(name, 0)) for m in batch) for name in counts},
     }
 
@@ -245,3 +239,36 @@ def _mean(values: Iterable[float]) -> float:
 
 def _share(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """Return pass@k of one task with `c` successes in `n` rollouts; 1 <= k <= n, 0 <= c <= n.
+
+    It is the chance that at least one of k rollouts succeeds, estimated without bias: a random choice of k holds no
+    success with the chance C(n-c, k) / C(n, k).
+
+    Raises:
+        ValueError: the numbers do not fit together.
+    """
+    if not (1 <= k <= n and 0 <= c <= n):
+        raise ValueError(f"pass@{k} of {c} successes in {n} rollouts is not defined")
+    return 1.0 - comb(n - c, k) / comb(n, k)
+
+
+def mean_pass_at_k(successes: Mapping[str, Sequence[bool]]) -> dict[int, float]:
+    """Average pass@k over tasks, for k = 1, 2, 4, ... and the largest that every task has rollouts for.
+
+    `successes` holds, by task, whether each of its rollouts succeeded; tasks without rollouts are left out.
+    """
+    tasks = [outcomes for outcomes in successes.values() if outcomes]
+    largest = min(map(len, tasks), default=0)
+    return {k: fmean(pass_at_k(len(task), sum(task), k) for task in tasks) for k in _ladder(largest)}
+
+
+def _ladder(largest: int) -> Iterable[int]:
+    k = 1
+    while k < largest:
+        yield k
+        k *= 2
+    if largest:
+        yield largest

@@ -14,11 +14,11 @@ The folder of a run holds, whichever trainer made it:
     unjudged-*.jsonl.zst  a trajectory while the reward function judges it, and for ever if the process ends first
     tokenizer.json    the tokenizer of the ids in the journal, next to it
     trainer.log       the output of a trainer that runs in a process of its own
-    engine.log        the output of an SGLang that TRL started
+    engine.log        the output of an SGLang that orl started
     recoveries.jsonl  the restarts of such a trainer after a lack of GPU memory or the death of an engine
     summary.json      the figures of the whole run; `interrupted: true` from the moment a signal comes
     checkpoint/       the last weights, or a link to their folder; orl_checkpoint.json in it tells their format
-    trainer/checkpoint-N/  with TRL the last two of training, N updates of the optimizer, each `save_interval` steps
+    trainer/checkpoint-N/  with local the one before `checkpoint`, after N steps
     checkpoint_hf/    the same in Hugging Face's format, if `orl convert` made it
     curve.png, report.html   made from the files above
 """
@@ -28,11 +28,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, NoReturn, Protocol, TypeVar
 
 from msgspec import Struct, field
 from orl_core.config import RunConfig, TrainerConfig
 from orl_core.datum import Datum
+from orl_core.errors import ConfigError
 
 from orl_rollout.loop.engine import Engine
 from orl_rollout.run_folder.checkpoint import Checkpoint
@@ -77,6 +78,19 @@ class Conversion(Struct, frozen=True, kw_only=True):
     python: str | None = None
 
 
+def refuse_conversion(trainer: str, conversion: Conversion) -> NoReturn:
+    """Refuse a conversion: `trainer` reads and writes Hugging Face checkpoints.
+
+    Raises:
+        ConfigError: always; says which command converts.
+    """
+    if conversion.checkpoint.format == "hf":
+        raise ConfigError(f"{conversion.source}: {trainer} reads this checkpoint as it is. Name it with --model")
+    raise ConfigError(
+        f"{trainer} has no tool for {conversion.source}. Name the trainer that wrote it, or one for clusters"
+    )
+
+
 class Plan(Struct, frozen=True, kw_only=True):
     """Plan of a run or a conversion: `command` has the lines to read or to paste into a shell.
 
@@ -92,7 +106,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 class Trainer(Protocol):
-    """The entry point of an adapter, a module or an object with these names: `orl.trainers = {trl = "orl_trl"}`.
+    """The entry point of an adapter, a module or an object with these names: `orl.trainers = {local = "orl_local"}`.
 
     `default_model` is the model of a run that names none, "" if each must name one. `defaults` are those of options in
     `trainer`; one that depends on the run is absent. `sections` are the adapter's own sections of `trainer`: a Struct

@@ -7,13 +7,13 @@ nothing to report.
 from __future__ import annotations
 
 import importlib
-import os
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from statistics import fmean
 from typing import Any
 
+from orl_rollout.gpus import visible_gpus
 from orl_rollout.run_folder.follow import meanwhile
 
 PERIOD = 1.0  # seconds between two samples: NVML's utilization covers at most the second before
@@ -46,7 +46,7 @@ class _Usage:
 
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
-        self._gpus = _visible(nvml, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        self._gpus = visible_gpus(nvml)
         self._lock = threading.Lock()
         self._samples: dict[str, list[float]] = {}
 
@@ -78,16 +78,3 @@ class _Usage:
                 with suppress(self._nvml.NVMLError):
                     used = self._nvml.nvmlDeviceGetMemoryInfo(gpu).used / GIB
                     self._samples.setdefault(f"gpu{index}/memory_gib", []).append(used)
-
-
-def _visible(nvml: Any, named: str | None) -> Mapping[int, Any]:
-    """Return the GPUs by number: all, or those that CUDA_VISIBLE_DEVICES names by number or UUID."""
-    names = [name for word in (named or "").split(",") if (name := word.strip())]
-    gpus: dict[int, Any] = {}
-    for index in range(nvml.nvmlDeviceGetCount()):
-        with suppress(nvml.NVMLError):  # a GPU that fell off the bus has no handle
-            gpu = nvml.nvmlDeviceGetHandleByIndex(index)
-            uuid = nvml.nvmlDeviceGetUUID(gpu)
-            if named is None or str(index) in names or any(map(uuid.startswith, names)):
-                gpus[index] = gpu
-    return gpus

@@ -211,6 +211,6 @@ def has_journal(path: Path) -> bool:
     return any(file.is_file() for file in journal_files(path))
 
 
-def running_mean(values: Sequence[float], width: int = RECENT) -> tuple[float, ...]:
-    """Return the mean of each value and up to `width - 1` before it."""
-    return tuple(fmean(values[max(0, end - width) : end]) for end in range(1, len(values) + 1))
+def running_mean(values: Sequence[float]) -> tuple[float, ...]:
+    """Return the mean of each value and up to RECENT - 1 before it."""
+    return tuple(fmean(values[max(0, end - RECENT) : end]) for end in range(1, len(values) + 1))

@@ -88,9 +88,6 @@ class SglangEngine:
     Args:
         url: the server's address without a path, such as `http://127.0.0.1:30000`.
         context_tokens: the server's context length in ids; `max_new_tokens` is clamped to what it leaves.
-        reserved_tokens: ids of each request's context that the server keeps for speculative decoding: with EAGLE the
-            larger of draft tokens and top-k times steps.
-        headers: added to every request. The routing key is set here, from `key`.
         payload: fields added to every request's body.
         timeouts: the engine's timeouts.
     """
@@ -100,15 +97,12 @@ class SglangEngine:
         url: str,
         *,
         context_tokens: int,
-        reserved_tokens: int = 0,
-        headers: Mapping[str, str] = MappingProxyType({}),
         payload: Mapping[str, Any] = _NOTHING,
         timeouts: Timeouts = _TIMEOUTS,
     ) -> None:
         self._url = url.rstrip("/") + "/generate"
-        self._context_tokens = context_tokens - reserved_tokens
-        self._longest_prompt = context_tokens - max(HEADROOM_TOKENS, reserved_tokens + 1)
-        self._headers = {**headers, "Content-Type": "application/json"}
+        self._context_tokens = context_tokens
+        self._longest_prompt = context_tokens - HEADROOM_TOKENS
         self._payload = dict(payload)
         self._timeouts = timeouts
         self._client: HttpClient | None = None
@@ -170,7 +164,7 @@ class SglangEngine:
         """Send the request once. Return the body of the answer if its status is 200."""
         if self._client is None:
             raise RuntimeError("an SglangEngine is used inside `async with`")
-        headers = {**self._headers, ROUTING_KEY: key}
+        headers = {"Content-Type": "application/json", ROUTING_KEY: key}
         with boundary(EngineError, self._url):
             try:
                 data = BytesIO(body)  # aiohttp sends it in parts, so that a long one does not hold up the event loop

@@ -18,34 +18,43 @@ from typing import Any
 from msgspec import Struct, structs
 from orl_core.config import TrainerConfig
 from orl_core.errors import ConfigError, OrlError
-from orl_core.estimators import OPTION, estimator_named
+from orl_core.estimators import Estimator
 from orl_core.task import Task
 
 from orl_rollout.edge import interrupt
+from orl_rollout.edge.secrets import missing_key, unset_in
 from orl_rollout.logs import logger_of
 from orl_rollout.results.metrics import evaluation_metrics, stats_of, training_metrics
 from orl_rollout.results.outcome import Outcome
+from orl_rollout.results.reward_function import load_reward
 from orl_rollout.run_folder import metrics_log
-from orl_rollout.run_folder.contract import CHECKPOINT, Run
+from orl_rollout.run_folder.contract import CHECKPOINT, Plan, Run
+from orl_rollout.run_folder.gpu_usage import gpu_usage
 from orl_rollout.run_folder.logprob_drift import DIFFERENCE, LogprobDrift
 from orl_rollout.run_folder.metrics_log import Kind
 from orl_rollout.run_folder.summary import BROKE_OFF, Summary, SummaryFile
-from orl_rollout.run_folder.tracking import Report
+from orl_rollout.run_folder.tracking import Report, tracked_by
+from orl_rollout.runtime.player import load_player
+from orl_rollout.tasks.file import read_tasks
 from orl_rollout.training.play import Batch, Player, compared, play
 from orl_rollout.training.policy import Policy
 from orl_rollout.training.rows import rows_of
 
-SAVE_SECONDS = 60.0  # for the last checkpoint of a run that is interrupted
 logger = logger_of("orl")
 
 
 class Schedule(Struct, frozen=True, kw_only=True):
-    """The tasks of each step, and those of evaluations. `trainer` has no default left; `done` steps were trained."""
+    """The tasks of each step, and those of evaluations. `trainer` has no default left; `done` steps were trained.
+
+    `save_seconds` is the limit of the last checkpoint of a run that is interrupted; None: there is none.
+    """
 
     trainer: TrainerConfig
+    estimator: Estimator
     tasks: tuple[Task, ...]
     held_out: tuple[Task, ...] = ()
     done: int = 0
+    save_seconds: float | None = 60.0
 
     @property
     def steps(self) -> int:
@@ -67,6 +76,38 @@ class Schedule(Struct, frozen=True, kw_only=True):
         order = list(range(len(self.tasks)))
         random.Random(f"{self.trainer.seed}/{epoch}").shuffle(order)  # noqa: S311 - a run needs repeatable chance
         return order
+
+
+def tasks_of(run: Run, groups: int) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
+    """Return the tasks to train on and those held out. A plan prepares none. A step takes `groups`.
+
+    Raises:
+        ConfigError: they cannot be read, or are fewer than a step takes.
+    """
+    config = run.config
+    tasks = tuple(read_tasks(run.task_data, config)) if run.task_data.is_file() else ()
+    held_out = tuple(read_tasks(run.eval_data, config)) if run.eval_data and run.eval_data.is_file() else ()
+    if tasks and len(tasks) < groups:
+        raise ConfigError(f"{run.task_data}: {len(tasks)} tasks, and a step takes {groups}. Lower --rollout-batch-size")
+    return tasks, held_out[: config.eval.max_tasks]
+
+
+def plan_of(
+    run: Run, lines: Sequence[str], engine: str, problems: Sequence[str] = (), notes: Sequence[str] = ()
+) -> Plan:
+    """Return the plan of a run that a Course is going to drive. Texts that are empty are left out.
+
+    Raises:
+        ConfigError: the reward function, the agent or a tracker cannot be loaded.
+    """
+    load_reward(run.config)
+    load_player(run.config)
+    return Plan(
+        command="\n".join(filter(None, lines)),
+        problems=tuple(filter(None, (*problems, missing_key(run.config)))),
+        notes=tuple(filter(None, (tracked_by(run.config.trainer).note, *notes, *unset_in(run.config)))),
+        engine=engine,
+    )
 
 
 class Record:
@@ -141,12 +182,11 @@ class Record:
         try:
             yield self._ending
         except (OrlError, TimeoutError) as fault:
-            self._summary.end({"error": str(fault) or f"saving took over {SAVE_SECONDS:g} s", **self._ending})
+            why = str(fault) or "saving took too long"
+            self._summary.end({"error": why, **self._ending})
             if not self._ending:
                 raise
-            logger.error(
-                "the steps since the last checkpoint are lost: %s", fault or f"saving took over {SAVE_SECONDS:g} s"
-            )
+            logger.error("the steps since the last checkpoint are lost: %s", why)
         else:
             self._summary.end(self._ending)
 
@@ -178,21 +218,19 @@ class Course:
     ) -> None:
         self._run, self._schedule, self._policy, self._player = run, schedule, policy, player
         self._record, self._report = record, report
-        self._estimator = estimator_named(schedule.trainer.advantage_estimator or "grpo")
-        if self._estimator.whiten:
-            raise ConfigError(f"{OPTION} {self._estimator.name}: only clusters make its advantages. Use grpo")
         self._measured = -1
         self._saved = record.steps = schedule.done
 
     async def run(self) -> None:
         """Train to the end. Summary and checkpoint are written on every path, also on a signal and from the breaker."""
-        try:
-            with self._record.running():
-                await self._train()
-        finally:
-            with self._record.concluded() as ending:
-                if self._record.steps > self._saved:
-                    await asyncio.wait_for(self.save(), SAVE_SECONDS if ending else None)
+        with gpu_usage() as self._gpu_usage:
+            try:
+                with self._record.running():
+                    await self._train()
+            finally:
+                with self._record.concluded() as ending:
+                    if self._record.steps > self._saved:
+                        await asyncio.wait_for(self.save(), self._schedule.save_seconds if ending else None)
 
     async def _train(self) -> None:
         await self._policy.publish(str(self._record.steps))
@@ -202,6 +240,8 @@ class Course:
             await self.step(done + 1)
             if trainer.save_interval and (done + 1) % trainer.save_interval == 0:
                 await self.save()
+            if interrupt.received():  # a policy may finish its update or its checkpoint first
+                raise asyncio.CancelledError
             if evaluation.interval and (done + 1) % evaluation.interval == 0:
                 await self.measure()
         await self.measure()
@@ -212,19 +252,22 @@ class Course:
         outcomes, scored = await compared(self._run.config, await self._play(self._training(step)))
         played = time.monotonic()
         turns = self._run.config.turn_advantages
-        rows = rows_of(outcomes, self._schedule.group_size, self._estimator, turns=turns)
+        rows = rows_of(outcomes, self._schedule.group_size, self._schedule.estimator, turns=turns)
         trained = await self._policy.update(rows, step)
         updated = time.monotonic()
-        await self._policy.publish(str(step))
-        ended = time.monotonic()
-        seconds = {
-            "rollout_seconds": played - started,
-            "train_seconds": updated - played,
-            "weight_sync_seconds": ended - updated,
-            "step_seconds": ended - started,
-        }
-        more = {**trained, **scored, **seconds}
-        self._report("train", step, self._record.add("train", step, outcomes, seconds=ended - started, more=more))
+        synced: Mapping[str, float] = {}
+        try:
+            synced = await self._policy.publish(str(step))
+        finally:  # whatever becomes of the sync: the weights are those of this step
+            ended = time.monotonic()
+            seconds = {
+                "rollout_seconds": played - started,
+                "train_seconds": updated - played,
+                "weight_sync_seconds": ended - updated,
+                "step_seconds": ended - started,
+            }
+            more = {**trained, **synced, **scored, **seconds, **self._gpu_usage()}
+            self._report("train", step, self._record.add("train", step, outcomes, seconds=ended - started, more=more))
         self._record.check_drift()
 
     async def measure(self) -> None:
@@ -236,7 +279,7 @@ class Course:
         outcomes = await self._play(self._evaluation(step))
         self._measured = step
         seconds = time.monotonic() - started
-        self._report("eval", step, self._record.add("eval", step, outcomes, seconds=seconds, more={}))
+        self._report("eval", step, self._record.add("eval", step, outcomes, seconds=seconds, more=self._gpu_usage()))
 
     async def save(self) -> None:
         """Write the checkpoint of the steps so far."""

@@ -23,8 +23,8 @@ class Policy(Protocol):
         """
         ...
 
-    async def publish(self, version: str) -> None:
-        """Let the engine sample with the present weights, under the name `version`."""
+    async def publish(self, version: str) -> Mapping[str, float]:
+        """Let the engine sample with the present weights, under the name `version`. Return numbers of the way there."""
         ...
 
     def engine(self) -> Engine:

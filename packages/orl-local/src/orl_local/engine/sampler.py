@@ -1,0 +1,204 @@
+"""Sampling from a causal language model, every id with its own log-probability: requests in, ids out.
+
+Torch and transformers' `generate`, no threads and no event loop. A logits processor keeps the scores of one step until
+its id is drawn: `generate` would keep those of all steps. So the logprob is that of the distribution which sampled, in
+fp32, before top-p (which SGLang does not renormalise either). The checkpoint's own generation defaults (penalties,
+top-k, end-of-sequence ids) are set aside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from random import Random
+from typing import cast
+
+import torch
+from msgspec import Struct
+from orl_rollout.edge import interrupt
+from orl_rollout.logs import logger_of
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers import (
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    PreTrainedModel,
+    StoppingCriteria,
+    StoppingCriteriaList,
+    TopPLogitsWarper,
+)
+
+from orl_local.engine.out_of_memory import clear_memory, is_out_of_memory
+
+logger = logger_of("orl")
+
+BATCH_TOKENS = 65_536  # of padded prompts in one batch: bounds the memory of its prefill, not of what it then samples
+
+
+class SamplingRequest(Struct, frozen=True, kw_only=True):
+    """One continuation to sample. `temperature` 0 is greedy, with logprobs at temperature 1.
+
+    Equal requests with an equal `seed` draw the same, whatever shares their batch. None draws at random.
+    """
+
+    token_ids: tuple[int, ...]
+    max_new_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    stop_ids: frozenset[int] = frozenset()
+    seed: int | None = None
+
+
+class SampledTokens(Struct, frozen=True, kw_only=True):
+    """The answer to a SamplingRequest. `token_ids` ends with the stop id if `stopped`, else used up its budget."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    stopped: bool
+
+
+def sample(model: PreTrainedModel, requests: Sequence[SamplingRequest]) -> list[SampledTokens]:
+    """Answer `requests`, in their order; rows of like sampling and like length share a batch.
+
+    A batch that the memory of the device does not hold is halved.
+    """
+    answers: dict[int, SampledTokens] = {}
+    todo = list(_batches(requests))
+    with torch.no_grad(), _neutral(model):
+        while todo:
+            rows, half = todo.pop(0), 0
+            try:
+                answers.update(zip(rows, _sample_batch(model, [requests[row] for row in rows]), strict=True))
+            except RuntimeError as error:
+                half = len(rows) // 2
+                if not half or not is_out_of_memory(error):
+                    raise
+            if half:  # the error, which holds tensors, is gone
+                logger.warning("sampling ran out of memory at %d rows, which are halved", len(rows))
+                clear_memory()
+                todo[:0] = [rows[:half], rows[half:]]
+    return [answers[row] for row in range(len(requests))]
+
+
+def _batches(requests: Sequence[SamplingRequest]) -> Generator[list[int]]:
+    """Yield row numbers batch by batch, the shortest prompts first."""
+
+    def kind(row: int) -> tuple[float, float]:
+        return requests[row].temperature, requests[row].top_p
+
+    by_length = sorted(range(len(requests)), key=lambda row: len(requests[row].token_ids))
+    for _, members in groupby(sorted(by_length, key=kind), key=kind):
+        batch: list[int] = []
+        for row in members:
+            if batch and (len(batch) + 1) * len(requests[row].token_ids) > BATCH_TOKENS:
+                yield batch
+                batch = []
+            batch.append(row)
+        yield batch
+
+
+@contextmanager
+def _neutral(model: PreTrainedModel) -> Generator[None]:
+    """Turn dropout off and set the checkpoint's generation defaults aside while the block runs."""
+    training, defaults = model.training, model.generation_config
+    model.eval()
+    model.generation_config = GenerationConfig()
+    try:
+        yield
+    finally:
+        model.generation_config = defaults
+        model.train(training)
+
+
+def _sample_batch(model: PreTrainedModel, batch: Sequence[SamplingRequest]) -> list[SampledTokens]:
+    first = batch[0]
+    width = max(len(request.token_ids) for request in batch)
+    ids = [[0] * (width - len(request.token_ids)) + list(request.token_ids) for request in batch]
+    mask = [[0] * (width - len(request.token_ids)) + [1] * len(request.token_ids) for request in batch]
+    capture = _Capture(first.temperature or 1.0)
+    processors = LogitsProcessorList([capture])
+    if first.temperature > 0:
+        if first.top_p < 1:
+            processors.append(TopPLogitsWarper(first.top_p))
+        processors.append(_Draw(batch))
+    settings = GenerationConfig(
+        max_new_tokens=max(request.max_new_tokens for request in batch),
+        pad_token_id=0,
+        disable_compile=True,
+        do_sample=False,  # `_Draw` has drawn
+    )
+    sequences = model.generate(  # pyright: ignore[reportCallIssue]  typed as a module's attribute
+        input_ids=torch.tensor(ids, device=model.device),
+        attention_mask=torch.tensor(mask, device=model.device),
+        generation_config=settings,
+        logits_processor=processors,
+        stopping_criteria=StoppingCriteriaList([_Done(batch, width, model.device)]),
+    )
+    new = cast("Tensor", sequences)[:, width:]
+    logprobs = capture.logprobs(new)
+    return [_cut(*row) for row in zip(batch, new.tolist(), logprobs.tolist(), strict=True)]
+
+
+def _cut(request: SamplingRequest, ids: list[int], logprobs: list[float]) -> SampledTokens:
+    """Return the ids of a row up to its end; a batch ends with its last row."""
+    count = next((index + 1 for index, token in enumerate(ids) if token in request.stop_ids), len(ids))
+    count = min(count, request.max_new_tokens)
+    stopped = ids[count - 1] in request.stop_ids
+    return SampledTokens(token_ids=tuple(ids[:count]), logprobs=tuple(logprobs[:count]), stopped=stopped)
+
+
+class _Capture(LogitsProcessor):
+    """Applies the temperature and keeps the logprob of each id that was drawn, B numbers a step."""
+
+    def __init__(self, temperature: float) -> None:
+        self._temperature = temperature
+        self._scores: Tensor | None = None
+        self._drawn: list[Tensor] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return the log-softmax at the temperature, fp32 [B, V], of `scores`, logits [B, V]."""
+        if self._scores is not None:
+            self._drawn.append(self._scores.gather(1, input_ids[:, -1:]))
+        self._scores = torch.log_softmax(scores.float() / self._temperature, dim=-1)
+        return self._scores
+
+    def logprobs(self, new: Tensor) -> Tensor:
+        """Return the logprobs [B, N] of the sampled ids `new` [B, N]."""
+        if len(self._drawn) < new.shape[1] and self._scores is not None:
+            self._drawn.append(self._scores.gather(1, new[:, -1:]))
+        return torch.cat(self._drawn[: new.shape[1]], dim=1)
+
+
+class _Draw(LogitsProcessor):
+    """Draws one id for each row, by a random number of the row's own, and leaves nothing else to choose."""
+
+    def __init__(self, batch: Sequence[SamplingRequest]) -> None:
+        self._rows = [Random(request.seed) for request in batch]  # noqa: S311 - no secret is drawn
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return scores [B, V] of 0 for the drawn id and -inf for all others."""
+        cumulative = scores.double().softmax(dim=-1).cumsum(dim=-1)
+        below_one = [[row.getrandbits(32) / 2**32] for row in self._rows]
+        points = torch.tensor(below_one, dtype=torch.double, device=scores.device) * cumulative[:, -1:]
+        drawn = torch.searchsorted(cumulative, points, right=True)
+        return torch.full_like(scores, -torch.inf).scatter_(1, drawn, 0.0)
+
+
+class _Done(StoppingCriteria):
+    """Tells which rows are done: each by its own stop ids and its own budget."""
+
+    def __init__(self, batch: Sequence[SamplingRequest], width: int, device: torch.device) -> None:
+        stops = [torch.tensor([-1, *request.stop_ids]) for request in batch]
+        self._stops = pad_sequence(stops, batch_first=True, padding_value=-1).to(device)
+        self._budgets = torch.tensor([request.max_new_tokens for request in batch], device=device)
+        self._width = width
+        self._done = torch.zeros(len(batch), dtype=torch.bool, device=device)
+
+    def __call__(self, input_ids: Tensor, scores: object, **kwargs: object) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return a boolean [B]; a row stays done. A signal ends the batch here, between two ids."""
+        interrupt.check()
+        self._done |= (input_ids[:, -1:] == self._stops).any(dim=1)
+        self._done |= self._budgets <= input_ids.shape[1] - self._width
+        return self._done

@@ -1,0 +1,171 @@
+"""An SGLang as the engine of a training run: its weights, its memory, its restarts.
+
+It gets new weights after each step, and its checksums are compared. While the trainer works it gives its memory back,
+if both do not fit. Rollouts ask it through `orl_rollout.sglang.client`, and retry while it is started again. The
+weights are in another process (`rank`), which sends them. It knows neither tasks nor the loss.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+from msgspec import Struct
+from orl_core.errors import EngineError, OrlError
+from orl_rollout.sglang.client import SglangEngine, Timeouts
+
+from orl_local.engine.sglang_control import SglangControl
+from orl_local.engine.sglang_process import SglangProcess
+from orl_local.engine.weight_check import WeightCheck
+
+POLL_SECONDS = 0.2  # between two looks whether the server lives
+RESTARTS = "engine_restarts"  # in the metrics
+
+
+class Worker(Protocol):
+    """Where the weights are: calls a method of `orl_local.rank.Rank` there, one after the other."""
+
+    async def call(self, name: str, *arguments: Any) -> Any:
+        """Return what the method returns.
+
+        Raises:
+            OrlError: what the method raises, or the process is gone.
+        """
+        ...
+
+    def stop(self) -> None:
+        """Let an update stop of which nothing is applied yet. It then raises CancelledError."""
+        ...
+
+
+class Server(Struct, frozen=True, kw_only=True):
+    """An SGLang: its address and its context in token ids. `folder` is for checkpoints that it loads.
+
+    It `releases` memory while the trainer works, and takes `handles` of weights on its GPU. `exact` as in WeightCheck.
+    """
+
+    url: str
+    context_tokens: int
+    folder: Path
+    releases: bool = False
+    handles: bool = False
+    exact: bool = False
+    timeouts: Timeouts = Timeouts()
+
+
+class ServedEngine:
+    """`TrainingEngine` over an SGLang, which samples for the weights of `rank`. `process` is None if someone else's.
+
+    `gone` gets the EngineError of a server that is gone for good.
+    """
+
+    def __init__(self, rank: Worker, server: Server, process: SglangProcess | None = None) -> None:
+        self._rank, self._server, self._process = rank, server, process
+        self._control = SglangControl(server.url)
+        self._check = WeightCheck(self._control, exact=server.exact)
+        self._client = SglangEngine(server.url, context_tokens=server.context_tokens, timeouts=server.timeouts)
+        self._life, self._busy = AsyncExitStack(), asyncio.Lock()
+        self._playing = self._released = False
+        self._version = ""  # of the weights that it has
+        self._restarts = 0
+
+    async def __aenter__(self) -> ServedEngine:
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._process is not None:
+            await self._process.wait()
+            watching = asyncio.create_task(self._watch())
+            self._life.callback(watching.cancel)
+        await self._life.enter_async_context(self._client)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._life.aclose()
+
+    def client(self) -> SglangEngine:
+        """Return the client of the server. Its retries outlive a restart."""
+        return self._client
+
+    async def publish(self, version: str) -> dict[str, float]:
+        """Let the server sample with the weights as they are, under the name `version`. Return metrics.
+
+        Raises:
+            EngineError: the weights do not arrive, or the server died again before it served a batch.
+        """
+        metrics: dict[str, float] = {}
+
+        async def send() -> None:
+            if self._released:
+                await self._control.resume("cuda_graph")
+                await self._control.resume("weights")
+            sent = await self._rank.call("send", self._server, version)
+            if self._released:
+                await self._control.resume("kv_cache")
+            self._released, self._version = False, version
+            metrics.update(await self._check.after_sync(sent))
+
+        async with self._busy:
+            if self._died() or not await self._survives(send):
+                await self._restart(version)
+            self._playing = True
+            restarts, self._restarts = self._restarts, 0
+        return {**metrics, **({RESTARTS: float(restarts)} if restarts else {})}
+
+    async def release(self) -> None:
+        """Let the trainer have the memory, once the rollouts of a batch have ended."""
+        async with self._busy:
+            self._playing = False
+            if self._process is not None:
+                self._process.served()
+            if self._server.releases and not self._released:
+                await self._survives(self._release)
+
+    async def _watch(self) -> None:
+        """Start the server again if it dies while rollouts play."""
+        while not self.gone.done():
+            async with self._busy:
+                if self._playing and self._died():
+                    try:
+                        await self._restart(self._version)
+                    except OrlError as fault:
+                        self.gone.set_exception(fault)
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _release(self) -> None:
+        await self._control.settle()
+        # SGLang waits for its GPU only after a release (its pull request 31073), and kernels of answered requests may
+        # still read weights and KV cache. The graphs' memory is not the saver's, so their release is that wait alone.
+        await self._control.release("cuda_graph")
+        await self._control.release("weights")
+        await self._control.release("kv_cache")
+        self._released = True
+
+    def _died(self) -> bool:
+        return self._process is not None and self._process.ended
+
+    async def _survives(self, work: Callable[[], Awaitable[None]]) -> bool:
+        """Return False if the server dies of `work`. Raise its error if the server lives."""
+        try:
+            await work()
+        except EngineError:
+            if self._process is None or not await self._process.ends():
+                raise
+            return False
+        return True
+
+    async def _restart(self, version: str) -> None:
+        """Start the server again with the weights as they are: a rollout may ask it before the next batch.
+
+        Raises:
+            EngineError: it died again before it served a batch, or does not start.
+        """
+        if self._process is None:
+            return
+        await self._rank.call("write", self._server)
+        await self._process.restart(self._server.folder, version)
+        self._released, self._version = False, version
+        self._restarts += 1
+        self._check.restarted()
+        await self._check.after_sync(await self._rank.call("fingerprints"))

@@ -1,0 +1,322 @@
+"""The weights that train: updates of a step, and the numbers that metrics are made of.
+
+It works on one thread, knows rows, and neither rollouts nor engines. An update adds the gradients of its micro-batches,
+and is applied at once or not at all. If memory runs out, the micro-batches are halved and the update begins again, so
+that nothing is lost and nothing counts twice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from statistics import fmean
+from typing import Any, TypeVar
+
+import torch
+from orl_core.errors import ConfigError, EngineError, OrlError, boundary
+from orl_rollout.logs import logger_of
+from orl_rollout.run_folder.logprob_drift import DIFFERENCE
+from orl_rollout.training.rows import Row
+from peft import PeftModel
+from torch import Tensor
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.optimization import Adafactor, get_scheduler
+
+from orl_local.batch import Batch, Member, batch_of, members_of, micro_batches, parts_of
+from orl_local.engine.local_model import peak_memory
+from orl_local.engine.lora import base_of
+from orl_local.engine.out_of_memory import clear_memory, is_out_of_memory
+from orl_local.objective import loss_of, mean_of_rollout, weights_of
+from orl_local.scoring import Scorer
+from orl_local.settings import Settings
+
+T = TypeVar("T")
+JUMP = 5  # how many times `max_logprob_difference` a single step may differ
+LOWER = (
+    "Lower --max-context-len, or give training more room: --lora-rank 32, --optimizer adamw_8bit, --checkpointing on"
+)
+logger = logger_of("orl")
+
+
+class Learner:
+    """Trains `model`, which is on its device, with adapters. `check` is called between micro-batches, and may raise.
+
+    `first` are the weights that training began with, if they are not those of now.
+
+    `tokens` are the ids of a micro-batch, `out_of_memory` counts how often they were halved.
+    """
+
+    def __init__(self, model: Any, settings: Settings, check: Callable[[], None], first: Any = None) -> None:
+        self.model, self.settings = model, settings
+        self.tokens, self.out_of_memory, self._applied = settings.tokens, 0, False
+        self._check = check
+        self._scorer = Scorer(model, settings.temperature)
+        self._reference = reference_of(model, settings, first)
+        self._trained = [one for one in model.parameters() if one.requires_grad]
+        self.optimizer = optimizer_of(model, settings)
+        self.schedule: Any = get_scheduler(
+            "constant_with_warmup" if settings.decay == "constant" else settings.decay,
+            self.optimizer,
+            num_warmup_steps=settings.warmup,
+            num_training_steps=settings.steps * settings.updates,
+        )
+        if settings.recompute:
+            base: Any = base_of(model)  # the older name is that of transformers below 5.2
+            enable = getattr(base, "activation_checkpointing_enable", None) or base.gradient_checkpointing_enable
+            enable({"use_reentrant": False})
+        self._draw_nothing()
+
+    def restore(self, optimizer: dict[str, Any], schedule: dict[str, Any]) -> None:
+        """Continue with the states of another run, and with the rates and decays of this one."""
+        groups, rates = self.optimizer.param_groups, self.schedule.base_lrs
+        own = [{name: value for name, value in group.items() if name != "params"} for group in groups]
+        self.optimizer.load_state_dict(optimizer)
+        self.schedule.load_state_dict(schedule)
+        self.schedule.base_lrs = rates
+        groups = self.optimizer.param_groups
+        for group, options, rate, factor in zip(groups, own, rates, self.schedule.lr_lambdas, strict=True):
+            group.update(options, lr=rate * factor(self.schedule.last_epoch))
+
+    def _draw_nothing(self) -> None:
+        """Switch off every dropout, and what routers draw. Layers compute activations again in training mode only."""
+        self.model.eval()
+        layers = (one for one in self.model.modules() if isinstance(one, GradientCheckpointingLayer))
+        for own in map(vars, layers if self.settings.recompute else ()):
+            own.update({name: 0.0 for name, value in own.items() if "dropout" in name and isinstance(value, float)})
+            own["training"] = True
+
+    def update(self, rows: Sequence[Row], step: int) -> dict[str, float]:
+        """Make all updates of a step on its rows. Return the numbers of training.
+
+        Raises:
+            EngineError: the engine did not sample with these weights.
+            OrlError: a gradient is not finite.
+            ConfigError: one row alone needs more memory than there is.
+        """
+        if not rows:
+            return {}
+        torch.manual_seed(self.settings.seed + step)  # for models whose routers draw
+        numbers = self.train_on(parts_of(rows, self.settings, step))
+        halved, self.out_of_memory = self.out_of_memory, 0
+        peak = peak_memory()
+        return {
+            **numbers,
+            "response_tokens": fmean(len(row.datum.response) for row in rows),
+            "out_of_memory": float(halved),
+            **({"train_memory_gib": peak} if peak else {}),
+        }
+
+    def train_on(self, parts: Sequence[Sequence[Row]]) -> dict[str, float]:
+        """Make one update on each of `parts`."""
+        updates, self._applied = members_of(parts, self.settings), False
+        self._draw_nothing()
+        known = self._look_ahead(updates)
+        numbers: list[Mapping[str, float]] = []
+        for number, members in enumerate(updates):
+            if number and self.settings.algorithm.ratio == "sequence" and not all(one.alone for one in members):
+                self._score_drift(members)
+            sums = self._until_it_fits(lambda members=members: self._gradient(members))
+            if not number:
+                self._check_difference(sums[:2] + known)
+            numbers.append(self._apply(sums, known, len(parts)))
+            known = torch.zeros_like(known)
+        ids = [sum(len(one.places) for one in members) for members in updates]
+        return {name: _mean([one[name] for one in numbers], ids) for name in numbers[0]}
+
+    def nll(self, rows: Sequence[Row]) -> float | None:
+        """Return the mean negative logprob of the trained ids of rows; None if there are none."""
+        scored = self._score(members_of([rows], self.settings)[0]) if rows else ()
+        return -float(torch.cat([*scored]).mean()) if scored else None
+
+    def _look_ahead(self, updates: Sequence[Sequence[Member]]) -> Tensor:
+        """Score what the weights of now must score: the rows of later updates, and rollouts of several rows.
+
+        Return the sum of absolute differences to the engine and the number of ids, for the rows of later updates.
+        """
+        first, later = updates[0], [one for members in updates[1:] for one in members]
+        joined = self.settings.correction.startswith("sequence") and not all(one.alone for one in first)
+        for member, logprobs in zip(later, self._score(later), strict=True):
+            member.old = logprobs
+        for members in updates[1:]:
+            self._weigh(members, [one.old for one in members])
+        if joined:
+            self._weigh(first, self._score(first))
+        apart = [(one.old - torch.tensor(one.sampled)).abs() for one in later if one.old is not None]
+        device = self.model.device
+        return torch.tensor([float(sum(one.sum() for one in apart)), float(sum(map(len, apart)))], device=device)
+
+    def _weigh(self, members: Sequence[Member], logprobs: Sequence[Tensor | None]) -> None:
+        """Give the members the weights of the correction, for logprobs of all rows of their rollouts."""
+        ids, sizes = batch_of(members, torch.device("cpu")).ids(), [len(one.places) for one in members]
+        weights = weights_of(torch.cat([one for one in logprobs if one is not None]) - ids.sampled, ids, self.settings)
+        for member, weight in zip(members, weights.split(sizes), strict=True):
+            member.weight = weight
+
+    def _score_drift(self, members: Sequence[Member]) -> None:
+        """Give the members the mean change of the logprobs of their rollouts, with the weights of now."""
+        ids, sizes = batch_of(members, torch.device("cpu")).ids(), [len(one.places) for one in members]
+        drift = mean_of_rollout(
+            torch.cat(self._score(members)) - torch.cat([one.old for one in members if one.old is not None]), ids
+        )
+        for member, own in zip(members, drift.split(sizes), strict=True):
+            member.drift = own
+
+    @torch.no_grad()
+    def _score(self, members: Sequence[Member]) -> list[Tensor]:
+        """Return the logprobs of each member's trained ids, float32 on the CPU."""
+
+        def score() -> list[Tensor]:
+            by_place: dict[int, Tensor] = {}
+            for places, batch in self._batches(members):
+                logprobs = self._scorer(batch).logprobs.cpu()
+                by_place.update(
+                    zip(places, logprobs.split([len(members[place].places) for place in places]), strict=True)
+                )
+            return [by_place[place] for place in range(len(members))]
+
+        return self._until_it_fits(score)
+
+    def _gradient(self, members: Sequence[Member]) -> Tensor:
+        """Add the gradients of an update. Return the sums of its numbers."""
+        self.optimizer.zero_grad(set_to_none=True)
+        ids, sums = sum(len(one.places) for one in members), torch.zeros(7, device=self.model.device)
+        for _, batch in self._batches(members):
+            scores, own = self._scorer(batch), batch.ids()
+            reference = self._reference(batch) if self._reference else None
+            loss, numbers = loss_of(scores.logprobs, reference, own, self.settings)
+            if scores.router_loss is not None:
+                loss = loss + scores.router_loss * (self._scorer.router_weight * len(batch.row) / ids)
+            with torch.autocast("cuda", enabled=False):
+                loss.backward()  # pyright: ignore[reportUnknownMemberType]
+            apart = (scores.logprobs.detach() if own.old is None else own.old) - own.sampled
+            entropy, now = scores.entropies.sum(), scores.logprobs.detach().sum()
+            count = apart.new_tensor(float(len(apart)))
+            sums += torch.stack([apart.abs().sum(), count, numbers.loss, numbers.clipped, numbers.kl, entropy, -now])
+        return sums
+
+    def _apply(self, sums: Tensor, known: Tensor, parts: int) -> dict[str, float]:
+        """Apply the gradient, if it is finite. Return the numbers of the update."""
+        gradients = [one.grad for one in self._trained if one.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        apart, ids, loss, clipped, kl, entropy, nll, size = torch.cat([sums, norm.reshape(1)]).tolist()
+        if not math.isfinite(size):
+            self.optimizer.zero_grad(set_to_none=True)
+            raise OrlError(
+                "a gradient is not finite, and is not applied. Begin a new run from the last checkpoint, with a "
+                "lower --lr, and its folder as --model"
+            )
+        if self.settings.max_grad_norm:
+            torch.nn.utils.clip_grads_with_norm_(self._trained, self.settings.max_grad_norm, norm)
+        rate, self._applied = self.optimizer.param_groups[0]["lr"], True
+        self._until_it_fits(self.optimizer.step)
+        self.schedule.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        means = {
+            DIFFERENCE: apart,
+            "clip_fraction": clipped,
+            "entropy": entropy,
+            "nll": nll,
+            **({"kl": kl} if self._reference else {}),
+        }
+        return {
+            **{name: value / max(1.0, ids) for name, value in means.items()},
+            "loss": loss,
+            "grad_norm": size,
+            "learning_rate": rate,
+        }
+
+    def _check_difference(self, sums: Tensor) -> None:
+        """Refuse a batch that was not sampled with the weights that train, before anything trains on it.
+
+        A healthy engine in bf16 differs by 0.001 to 0.02 on average, and by up to 0.2 where the model is unsure
+        (docs/evidence/one-gpu.md). Swapped tensors, or another model, differ by more than 1.
+        """
+        apart, ids = sums.tolist()
+        mean, most = apart / max(1.0, ids), self.settings.max_logprob_difference
+        if not mean <= JUMP * most:
+            self.optimizer.zero_grad(set_to_none=True)
+            raise EngineError(
+                f"logprobs of engine and trainer differ by {mean:.3f} on average over {ids:.0f} sampled token ids, "
+                f"and a step may differ by {JUMP * most:g}: the engine does not compute with the weights of the "
+                "trainer. Continue from the last checkpoint with --load; if the engine is right, raise "
+                "trainer.max_logprob_difference"
+            )
+
+    def _batches(self, members: Sequence[Member]) -> Any:
+        """Yield micro-batches on the device, with the places of their members."""
+        with self._scorer.precision():
+            for places in micro_batches([len(one.ids) for one in members], self.tokens):
+                if not self._applied:  # half a step would train twice when a run continues
+                    self._check()
+                self._tried = len(places), len(places) * len(members[places[0]].ids)
+                yield places, batch_of([members[place] for place in places], self.model.device)
+
+    def _until_it_fits(self, work: Callable[[], T]) -> T:
+        """Return what `work` returns. If memory runs out, halve the micro-batches and repeat it."""
+        self._tried = 0, 0
+        while True:
+            try:
+                return work()
+            except RuntimeError as error:
+                rows, ids = self._tried
+                if not is_out_of_memory(error):
+                    raise
+                if rows <= 1:
+                    where = f"at one row of {ids} ids" if rows else "outside of its micro-batches"
+                    raise ConfigError(f"training ran out of memory {where}. {LOWER}") from error
+            self.tokens = ids // 2  # the error, which holds tensors, is gone
+            self.out_of_memory += 1
+            logger.warning(
+                "memory ran out at %d ids. Micro-batches have at most %d now (--max-tokens-per-gpu)", ids, ids // 2
+            )
+            self.optimizer.zero_grad(set_to_none=True)
+            clear_memory()
+
+
+def reference_of(model: Any, settings: Settings, first: Any) -> Callable[[Batch], Tensor] | None:
+    """Return what scores with the weights that training began with; None if there is no KL divergence to weigh.
+
+    With LoRA it is the model without its adapters, else `first`, or a frozen copy.
+    """
+    if not settings.kl_coef:
+        return None
+    adapted = isinstance(model, PeftModel)
+    frozen = model if adapted else (first or deepcopy(model)).requires_grad_(False).eval()
+    scorer = Scorer(frozen, settings.temperature)
+
+    @torch.no_grad()
+    def score(batch: Batch) -> Tensor:
+        if not adapted:
+            return scorer(batch).logprobs
+        with model.disable_adapter():
+            return scorer(batch).logprobs
+
+    return score
+
+
+def optimizer_of(model: Any, settings: Settings) -> torch.optim.Optimizer:
+    """Return the optimizer. Matrices decay; norms and biases, which are vectors, never do.
+
+    Raises:
+        ConfigError: it cannot be made here.
+    """
+    trained = [one for one in model.parameters() if one.requires_grad]
+    groups: list[dict[str, Any]] = [
+        {"params": [one for one in trained if one.dim() > 1], "weight_decay": settings.weight_decay},
+        {"params": [one for one in trained if one.dim() < 2], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    if settings.optimizer == "adafactor":
+        return Adafactor(groups, lr=settings.lr, scale_parameter=False, relative_step=False)
+    if settings.optimizer == "adamw":
+        return torch.optim.AdamW(groups, lr=settings.lr, betas=settings.betas, eps=settings.eps, fused=True)
+    with boundary(ConfigError, "making the optimizer adamw_8bit"):
+        from importlib import import_module
+
+        eight_bit: Any = import_module("bitsandbytes").optim.AdamW8bit
+        return eight_bit(groups, lr=settings.lr, betas=settings.betas, eps=settings.eps)
+
+
+def _mean(values: Sequence[float], counts: Sequence[int]) -> float:
+    return sum(value * count for value, count in zip(values, counts, strict=True)) / max(1, sum(counts))

@@ -1,0 +1,90 @@
+"""Options of this trainer alone, and the defaults of the options that every trainer obeys.
+
+Importing it is fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+from orl_core.config import TrainerConfig
+from orl_core.config.checked import Checked
+from orl_core.limits import Positive
+
+NAME = "local"
+RolloutEngine = Annotated[
+    str,
+    Meta(
+        pattern=r"^(auto|sglang|transformers|https?://[^@?#\s]*)\Z",
+        title="auto, sglang, transformers, or an address (http or https, without login and query)",
+    ),
+]
+Least = Annotated[float, Meta(ge=0)]
+DEFAULTS: Mapping[str, Any] = {
+    "lr_decay_style": "constant",
+    "weight_decay": 0.0,
+    "adam_beta1": 0.9,
+    "adam_beta2": 0.99,
+    "adam_eps": 1e-8,
+    "advantage_estimator": "grpo",
+    "n_samples": 16,
+    "rollout_batch_size": 8,
+    "num_rollout": 55,
+    "temperature": 1.0,
+    "save_interval": 10,
+}
+
+
+class LocalOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Set the options of local, which trains on this machine."""
+
+    engine: Annotated[
+        RolloutEngine,
+        Meta(
+            description="Engine of rollouts: sglang on the GPU that trains, transformers in the training process, or "
+            "the address of an SGLang that you serve. auto: sglang if it can run and the model is not tiny."
+        ),
+    ] = "auto"
+    lora_rank: Annotated[
+        Positive | None,
+        Meta(description="Rank of LoRA adapters at every linear layer, which train alone; null trains all weights."),
+    ] = None
+    optimizer: Annotated[
+        Literal["adamw", "adamw_8bit", "adafactor"],
+        Meta(description="Optimizer; adamw_8bit needs bitsandbytes."),
+    ] = "adamw"
+    updates: Annotated[
+        Positive | None, Meta(description="Updates of a step; null: two, and one if its rollouts are odd.")
+    ] = None
+    clip_low: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None,
+        Meta(description="How far a ratio may fall below 1; null: as the algorithm says."),
+    ] = None
+    clip_high: Annotated[
+        Least | None, Meta(description="How far a ratio may rise above 1; null: as the algorithm says.")
+    ] = None
+    kl_coef: Annotated[
+        Least, Meta(description="Weight of the KL divergence from the model that training began with.")
+    ] = 0.0
+    max_grad_norm: Annotated[Least, Meta(description="Greatest norm of a gradient; 0 does not clip.")] = 1.0
+    warmup: Annotated[Annotated[int, Meta(ge=0)], Meta(description="Updates until the learning rate is reached.")] = 3
+    checkpointing: Annotated[
+        Literal["auto", "on", "off"],
+        Meta(description="Compute activations again instead of keeping them; auto: if they need more than there is."),
+    ] = "auto"
+    correction: Annotated[
+        Literal["sequence_mask", "sequence_truncate", "token_mask", "token_truncate", "off"],
+        Meta(
+            description="Weight of a rollout (sequence) or an id (token) in the loss, by its ratio of both logprobs, "
+            "trainer's and engine's: mask leaves out what is above the cap, truncate lowers it to the cap."
+        ),
+    ] = "sequence_mask"
+    correction_cap: Annotated[Annotated[float, Meta(gt=0)], Meta(description="Greatest ratio of the correction.")] = 3.0
+    save_total_limit: Annotated[Positive, Meta(description="Checkpoints that stay: the last ones.")] = 2
+
+
+def own_options(trainer: TrainerConfig) -> LocalOptions:
+    """Return the options of this trainer alone."""
+    return trainer.section(NAME, LocalOptions)

@@ -1,0 +1,156 @@
+"""The policy of a run on this machine: weights in a rank, and the engine that samples with them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from orl_core.errors import EngineError, OrlError
+from orl_rollout.edge import interrupt
+from orl_rollout.edge.children import ended
+from orl_rollout.loop.engine import Engine
+from orl_rollout.training.rows import Row
+
+from orl_local.engine.served_engine import Worker
+from orl_local.rank_job import STOP, Job
+
+if TYPE_CHECKING:
+    from orl_local.engine.in_process_engine import InProcessEngine
+    from orl_local.rank import Rank
+
+
+class TrainingEngine(Protocol):
+    """The engine of a training run. It samples with the weights that were published last."""
+
+    def client(self) -> Engine:
+        """Return the engine that rollouts ask."""
+        ...
+
+    async def publish(self, version: str) -> Mapping[str, float]:
+        """Sample with the weights as they are, under the name `version`. Return metrics."""
+        ...
+
+    async def release(self) -> None:
+        """Let the trainer have the memory until the next `publish`."""
+        ...
+
+
+class LocalPolicy:
+    """See `orl_rollout.training.policy.Policy`."""
+
+    def __init__(self, worker: Worker, engine: TrainingEngine) -> None:
+        self._worker, self._engine = worker, engine
+
+    async def update(self, rows: Sequence[Row], step: int) -> Mapping[str, float]:
+        """Make the updates of a step where the weights are."""
+        await self._engine.release()
+        return await self._uncut(2, "update", list(rows), step)
+
+    async def publish(self, version: str) -> Mapping[str, float]:
+        """Let the engine have the weights."""
+        return await self._engine.publish(version)
+
+    def engine(self) -> Engine:
+        """Return the engine of rollouts."""
+        return self._engine.client()
+
+    async def save(self, folder: Path, step: int) -> None:
+        """Write the checkpoint after `step` steps. Signals wait until it is whole, and the Course obeys them then."""
+        with interrupt.held():
+            await self._uncut(3, "save", folder, step)
+
+    async def _uncut(self, signals: int, name: str, *arguments: Any) -> Any:
+        """Call the worker, and let it end what it has begun: the Course obeys a signal then.
+
+        So many `signals` end the wait.
+        """
+        working = asyncio.ensure_future(self._worker.call(name, *arguments))
+        while not working.done():
+            try:
+                await asyncio.wait({working})
+            except asyncio.CancelledError:
+                if interrupt.count() >= signals:
+                    raise
+                self._worker.stop()
+        return working.result()
+
+
+class Here:
+    """A rank on the main thread of this process, which also serves the engine. See `Worker`."""
+
+    def __init__(self, rank: Rank, engine: InProcessEngine) -> None:
+        self._rank, self._engine = rank, engine
+
+    async def call(self, name: str, *arguments: Any) -> Any:
+        """Do it between two batches of the engine."""
+        return await self._engine.run(partial(getattr(self._rank, name), *arguments))
+
+    def stop(self) -> None:
+        """Do nothing: the rank looks for the signal by itself."""
+
+
+class Child:
+    """A rank in a process of its own, used as `async with`; it starts with the block. See `Worker`."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._life, self._asking = ExitStack(), asyncio.Lock()
+        self._answer: asyncio.Future[Any] | None = None
+
+    async def __aenter__(self) -> Child:
+        self._pipe, its = Pipe()
+        with its:
+            words = [sys.executable, "-P", "-m", "orl_local.rank", str(its.fileno()), str(os.getpid())]
+            self._process = subprocess.Popen(  # noqa: ASYNC220 - it returns at once
+                words, stdin=subprocess.DEVNULL, pass_fds=[its.fileno()], start_new_session=True
+            )
+        self._life.enter_context(ended(self._process, (signal.SIGKILL,)))
+        self._life.callback(self._pipe.close)  # at which the child ends by itself
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._life.close()
+        if self._answer is not None:  # of a question that nobody waits for
+            await asyncio.wait({self._answer})
+            self._answer.exception()
+
+    async def begin(self) -> None:
+        """Load the weights on the CPU: a server that starts takes its share of the GPU's memory first."""
+        await self.call("begin", self._job)
+
+    async def call(self, name: str, *arguments: Any) -> Any:
+        """Ask the child, and wait.
+
+        Raises:
+            EngineError: the child died.
+        """
+        async with self._asking:
+            if self._answer is not None:  # of a question that nobody waits for any more
+                await asyncio.wait({self._answer})
+            try:
+                self._pipe.send((name, arguments))
+                self._answer = asyncio.wrap_future(interrupt.on_thread(self._pipe.recv, "the training process"))
+                kind, answer = await asyncio.shield(self._answer)
+            except (OSError, OrlError) as fault:
+                code = self._process.poll()
+                raise EngineError(f"the training process died in `{name}`, exit code {code}: {fault}") from fault
+            self._answer = None
+        if kind is interrupt.Interrupted:
+            raise asyncio.CancelledError
+        if kind is not None:
+            raise kind(answer)
+        return answer
+
+    def stop(self) -> None:
+        """Let the child stop its update, if nothing of it is applied yet."""
+        with suppress(OSError):  # it died
+            self._pipe.send((STOP, ()))

@@ -1,0 +1,167 @@
+"""One process that holds the weights: it loads, trains, saves and sends them.
+
+Without SGLang it is this process, whose main thread belongs to torch. With SGLang it is a child of the run's process,
+which imports no torch and is no part of a GPU's memory: commands and rows go through a pipe, weights never do. A child
+ends with its parent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from orl_core.errors import ConfigError, OrlError, boundary
+from orl_rollout.edge.interrupt import SIGNALS, Interrupted
+from orl_rollout.edge.secrets import Scrubber
+from orl_rollout.logs import keep_out
+from orl_rollout.tokenizer.pretrained import load_pretrained
+from orl_rollout.training.rows import Row
+
+from orl_local.checkpoints import STATE, note, whole
+from orl_local.engine.local_model import load_model, on_device
+from orl_local.engine.lora import base_of, load_adapter, policy_weights, save_adapter, with_adapters
+from orl_local.engine.served_engine import Server
+from orl_local.engine.sglang_control import SglangControl
+from orl_local.engine.weights import WeightSender, fingerprints, named_as_saved, write_weights
+from orl_local.learner import Learner
+from orl_local.rank_job import STOP, Job
+
+PARENT_SECONDS = 0.2  # between two looks whether the parent lives
+
+
+class Rank:
+    """The weights of one run. `check` as in Learner."""
+
+    def __init__(self, job: Job, check: Callable[[], None]) -> None:
+        self._job, self._check = job, check
+        self._loaded: Any = load_model(job.base, frozen=job.settings.lora_rank is not None)
+        self._sender: WeightSender | None = None
+
+    def place(self) -> int:
+        """Move the weights to the device, with adapters and optimizer. Return the number of parameters.
+
+        Raises:
+            ConfigError: the checkpoint cannot be continued.
+        """
+        job, settings, model = self._job, self._job.settings, on_device(self._loaded)
+        parameters = int(model.num_parameters())
+        torch.manual_seed(settings.seed)  # for new adapters
+        if settings.lora_rank:
+            model = with_adapters(model, settings.lora_rank)
+            if job.start:
+                load_adapter(model, job.start.folder)
+        first = job.start and settings.kl_coef and not settings.lora_rank  # what the KL divergence is measured from
+        self.learner = Learner(model, settings, self._check, on_device(load_model(job.model)) if first else None)
+        if job.start:
+            with boundary(ConfigError, f"reading {job.start.folder / STATE}"):
+                state = torch.load(job.start.folder / STATE, map_location=model.device, weights_only=True)
+                self.learner.restore(state["optimizer"], state["schedule"])
+        return parameters
+
+    @property
+    def model(self) -> Any:
+        """The model that trains."""
+        return self.learner.model
+
+    @property
+    def served(self) -> Any:
+        """The model as engine: with its adapters, if it has any."""
+        return base_of(self.model)
+
+    def update(self, rows: list[Row], step: int) -> dict[str, float]:
+        """See `Learner.update`."""
+        return self.learner.update(rows, step)
+
+    def save(self, folder: Path, step: int) -> None:
+        """Write weights and states after `step` steps into `folder`, once all of it is on disk.
+
+        Raises:
+            OrlError: it cannot be written. Nothing of it is left.
+        """
+        with whole(folder, self._job.kept) as fresh:
+            write_weights(self.model, fresh)
+            save_adapter(self.model, fresh)
+            tokenizer = load_pretrained(self._job.name)
+            tokenizer.chat_template = self._job.config.chat_template or tokenizer.chat_template
+            tokenizer.save_pretrained(str(fresh))
+            states = {"optimizer": self.learner.optimizer.state_dict(), "schedule": self.learner.schedule.state_dict()}
+            torch.save(states, fresh / STATE)
+            note(fresh, folder, self._job.model, self._job.order, step)
+
+    def send(self, server: Server, version: str) -> dict[str, int]:
+        """Send the weights to SGLang, and return their fingerprints.
+
+        Raises:
+            EngineError: they do not arrive.
+        """
+        sent = self.fingerprints()
+        if self._sender is None:
+            handles = server.handles and torch.cuda.is_available() and named_as_saved(base_of(self.model))
+            self._sender = WeightSender(SglangControl(server.url), server.folder, handles=handles)
+        asyncio.run(self._sender.send(self.model, version))
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()  # what updates and the sync needed, the engine can have
+        return sent
+
+    def write(self, server: Server) -> None:
+        """Write the weights as a checkpoint from which SGLang starts."""
+        WeightSender(SglangControl(server.url), server.folder).write(self.model)
+
+    def fingerprints(self) -> dict[str, int]:
+        """Return a fingerprint of each weight as it is sent."""
+        return fingerprints(policy_weights(self.model))
+
+
+def main(descriptor: int, parent: int) -> None:
+    """Serve the parent at the other end of the pipe `descriptor` until it closes the pipe."""
+    threading.Thread(target=partial(_end_with, parent), name="orl-parent", daemon=True).start()
+    pipe = cast("Connection[Any, Any]", Connection(descriptor))
+
+    def check() -> None:
+        if pipe.poll():
+            raise Interrupted(SIGNALS[0])
+
+    rank: Rank | None = None
+    while True:
+        try:
+            name, arguments = pipe.recv()
+        except EOFError:
+            return
+        if name == STOP:
+            continue
+        try:
+            with boundary(OrlError, "a bug in orl"):
+                if rank is None:
+                    (job,) = arguments
+                    keep_out(Scrubber.of(job.config))
+                    rank, answer = Rank(job, check), None
+                else:
+                    answer = getattr(rank, name)(*arguments)
+        except OrlError as fault:
+            pipe.send((type(fault), str(fault)))
+        except Interrupted:
+            pipe.send((Interrupted, ""))
+        else:
+            pipe.send((None, answer))
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(PARENT_SECONDS)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    for number in SIGNALS:  # one that goes to all processes of a group leaves the end to the parent
+        signal.signal(number, signal.SIG_IGN)
+    main(int(sys.argv[1]), int(sys.argv[2]))

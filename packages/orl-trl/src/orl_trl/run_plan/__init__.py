@@ -1,1 +1,0 @@
-"""The plan of a run: its settings, memory, disk and tasks, and the checkpoint that it continues."""
