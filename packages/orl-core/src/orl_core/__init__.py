@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from orl_core.tools.show import format_tools, system_prompt
     from orl_core.tools.write import render_call
     from orl_core.trajectory import (
-        BranchCause,
         FinishReason,
         Generation,
         RolloutSpec,
@@ -69,7 +68,6 @@ __all__ = [
     "TOOL_FORMATS",
     "Action",
     "Block",
-    "BranchCause",
     "Certificate",
     "ConfigError",
     "Datum",
@@ -136,7 +134,7 @@ _NAMES = {
     "tools": "TOOL_FORMATS ToolFormat parse",
     "tools.show": "format_tools system_prompt",
     "tools.write": "render_call",
-    "trajectory": "BranchCause FinishReason Generation RolloutSpec StopDetail StopReason Trajectory Turn",
+    "trajectory": "FinishReason Generation RolloutSpec StopDetail StopReason Trajectory Turn",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 

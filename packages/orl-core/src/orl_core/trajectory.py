@@ -51,18 +51,6 @@ class StopDetail(StrEnum):
         return StopReason.MAX_TOKENS if self is StopDetail.CUT_ACTION else StopReason.MAX_TURNS
 
 
-class BranchCause(StrEnum):
-    """Why a turn of an agent does not continue the conversation that came before it."""
-
-    FORK = "fork"  # another turn continues the same one: a second sample, or other words of the agent
-    EDIT = "edit"  # the agent changed what was said
-    REASONING = "reasoning"  # the agent changed reasoning
-    TOOLS = "tools"  # the same conversation with other tools
-    COMPACTION = "compaction"  # a new conversation with what the model said in another one
-    SUB_AGENT = "sub_agent"  # a new conversation of its own
-    TEMPLATE = "template"  # the chat template cannot continue in this way
-
-
 class RolloutSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One rollout to produce. `rollout_id` routes it to one engine; `sampling` is what the trainer passed."""
 
@@ -120,8 +108,8 @@ class Turn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     action are reasoning and calls; None if that is not known. `stripped_spans` are ranges of the observation
     followed by the action that later turns were not shown: stripped reasoning. `nudge` is the loop's own message that
     the model was shown next, if there was one. `continues` is the index in the trajectory of the turn that this one
-    was shown after, with all that that one was shown; None is the turn before, ROOT none at all. `branch` says why it
-    is not the turn before. `messages` are what was observed, where an agent said it and not the loop.
+    was shown after, with all that that one was shown; None is the turn before, ROOT none at all.
+    `messages` are what was observed, where an agent said it and not the loop.
     """
 
     observation: tuple[int, ...]
@@ -132,7 +120,6 @@ class Turn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     results: tuple[ToolResult, ...] = ()
     nudge: str = ""
     continues: int | None = None
-    branch: BranchCause | None = None
     messages: tuple[Message, ...] = ()
 
     @property

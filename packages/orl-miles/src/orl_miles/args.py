@@ -3,6 +3,9 @@
 `orl_cluster.launch.command.trainer_defaults` has the options that miles shares with other trainers. Here are its two
 training backends. FSDP reads a Hugging Face checkpoint as it is and shards it over all training GPUs. It splits no
 sequence, and packs sequences only under an attention that keeps them apart.
+
+With true on-policy training, engine and trainer compute equal logprobs, bit for bit: MODE turns it on. miles needs five
+more options and three variables for it.
 """
 
 from __future__ import annotations
@@ -21,9 +24,20 @@ from orl_cluster.launch.options import CONTEXT_PARALLEL
 from orl_core.errors import ConfigError
 from orl_core.estimators import OPTION
 
-from orl_miles import on_policy
-from orl_miles.on_policy import ATTENTION
-
+MODE = "--true-on-policy-mode"
+ATTENTION, ENGINE_ATTENTION = "--attn-implementation", "--sglang-attention-backend"
+KERNELS = {"flash_attention_3": "fa3", "triton": "triton"}  # equal kernels: training's, and the engine's
+SET: Options = {
+    "--deterministic-mode": True,
+    "--sglang-enable-deterministic-inference": True,
+    "--sglang-rl-on-policy-target": "fsdp",
+}
+VARIABLES = {
+    "NCCL_ALGO": "allreduce:tree",
+    "NVTE_ALLOW_NONDETERMINISTIC_ALGO": "0",
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+}
+RECOMPUTE = "--recompute-logprobs-via-prefill"
 Backend = Literal["fsdp", "megatron"]
 
 PACK, MICRO_BATCH = "--use-dynamic-batch-size", "--micro-batch-size"
@@ -41,6 +55,28 @@ FULLY_ASYNC = "--fully-async"
 OWN_ROUTER = "--use-miles-router"  # forwards every field of a request
 REPLAY_BY_HAND = f"{UNREPLAYED} {{}}. If your miles can, give {REPLAY} after `--`"
 NOT_FULLY_ASYNC = ("--partial-rollout", "--rollout-function-path", "--rollout-all-samples-process-path")
+
+
+def is_exact(request: LaunchRequest) -> bool:
+    """Tell whether the run asks for true on-policy training."""
+    return request.value(MODE) is not None
+
+
+def exact_options(request: LaunchRequest, *, fsdp: bool) -> Options:
+    """Return the options that belong to `--true-on-policy-mode`; none without it."""
+    if RECOMPUTE in request.names:
+        raise ConfigError(f"{RECOMPUTE}: it replaces the logprobs of sampling, on which orl trains. Remove it")
+    if not is_exact(request):
+        return {}
+    if not fsdp:
+        raise ConfigError(
+            f"{MODE}: with Megatron, miles needs {RECOMPUTE} for it, which replaces the logprobs of sampling. "
+            "Use --train-backend fsdp"
+        )
+    attention = request.value(ATTENTION) or "flash_attention_3"
+    if attention not in KERNELS:
+        raise ConfigError(f"{ATTENTION} {attention}: {MODE} needs one of {', '.join(KERNELS)}. Leave it out")
+    return {**SET, ATTENTION: attention, ENGINE_ATTENTION: KERNELS[attention]}
 
 
 def arguments(
@@ -62,10 +98,10 @@ def arguments(
     _refuse_fully_async(request)
     if request.run.config.turn_advantages:
         raise ConfigError(
-            "miles takes one advantage for each rollout: remove `turn_advantages`, or train with TRL or slime"
+            "miles takes one advantage for each rollout: remove `turn_advantages`, or train with local or slime"
         )
     parallel = backend == "megatron"
-    exact = on_policy.options(request, fsdp=not parallel)
+    exact = exact_options(request, fsdp=not parallel)
     training, notes = _megatron(request) if parallel else _fsdp(request, features, exact)
     reference = request.cluster.megatron_ckpt if parallel else None
     ours = trainer_defaults.options(request, reference, {**training, **exact})
@@ -95,7 +131,7 @@ def _fsdp(request: LaunchRequest, features: Collection[str], exact: Options) -> 
     own = str(exact.get(ATTENTION) or request.value(ATTENTION) or "")
     attention = own or next((name for name in FLASH if name in features), "sdpa")
     if exact and features and attention in FLASH and attention not in features:
-        notes.append(f"{on_policy.MODE} needs flash-attn-3, which is not installed with miles")
+        notes.append(f"{MODE} needs flash-attn-3, which is not installed with miles")
     common: Options = {ATTENTION: attention, "--gradient-checkpointing": True}
     if "flash" in attention:
         return {**common, **trainer_defaults.packing(request)}, notes

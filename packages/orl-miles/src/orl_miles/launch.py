@@ -21,7 +21,7 @@ from orl_core.config import TrainerConfig
 from orl_core.errors import ConfigError
 from orl_rollout.run_folder.contract import Run
 
-from orl_miles import args, on_policy
+from orl_miles import args
 from orl_miles.probe import obstacle
 
 SHAPE = "miles.utils.external_utils.model_args_utils"  # prints the shape in a script that it is given without suffix
@@ -44,7 +44,7 @@ def _command_of(installation: Installation, run: Run) -> Command:
     argv, notes = args.arguments(request, backend, features, shape)
     # Megatron overlaps its communication only with one queue; FSDP only with several.
     queues = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if backend == "megatron" else {}
-    exact = on_policy.VARIABLES if on_policy.is_on(request) else {}
+    exact = args.VARIABLES if args.is_exact(request) else {}
     return Command(
         request=request,
         argv=tuple(argv),

@@ -5,25 +5,30 @@ It imports nothing of slime: the Python that has it is asked (`probe`) and run.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import msgspec
 from msgspec import structs
 from orl_cluster.launch import cluster_trainer
-from orl_cluster.launch.argv import Options
+from orl_cluster.launch.argv import Options, value_of
 from orl_cluster.launch.command import trainer_defaults
 from orl_cluster.launch.command.command import Command
+from orl_cluster.launch.command.critic import critic_folder, critic_load
 from orl_cluster.launch.command.layout import LaunchRequest
 from orl_cluster.launch.command.model_shape import is_mixture, model_shape
 from orl_cluster.launch.machine.installation import Installation
 from orl_core.config import TrainerConfig
+from orl_core.config.yaml import read
 from orl_core.errors import ConfigError
 from orl_core.estimators import ESTIMATORS, OPTION
 from orl_rollout.run_folder.contract import Run
 
-from orl_slime import critic
 from orl_slime.advantages import TURN_ADVANTAGES
 from orl_slime.probe import EVALUATES, FILTERS, REPLAYS, obstacle
 
+ROLES = "--megatron-config-path"  # without it slime saves the critic over the actor's checkpoint
 ADVANTAGES = "--custom-advantage-function-path"
 ROLLOUT, EVALUATION, FILTER = "--rollout-function-path", "--eval-function-path", "--dynamic-sampling-filter-path"
 TRANSPORT, STRAW = "--rollout-data-transport", "straw"
@@ -55,7 +60,7 @@ def _command_of(installation: Installation, run: Run) -> Command:
     return Command(
         request=request,
         argv=(*shape, *argv),
-        files=critic.files(request, argv),
+        files=_critic_files(request, argv),
         environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
         unknown="slime, Megatron and SGLang have no option {}, which slime would ignore",
         memory=cluster_trainer.MEGATRON_MEMORY,
@@ -75,7 +80,7 @@ def _estimator_options(request: LaunchRequest) -> Options:
     estimator = request.estimator
     if estimator.name == "reinforce_plus_plus":
         return {ADVANTAGES: "orl_slime.advantages.reinforce_plus_plus"}
-    return {critic.ROLES: critic.path_of(request)} if estimator.critic else {}
+    return {ROLES: _roles_file(request)} if estimator.critic else {}
 
 
 def _has(request: LaunchRequest, feature: str) -> bool:
@@ -123,6 +128,38 @@ def _turn_advantages(request: LaunchRequest) -> Options:
         known = ", ".join(one.name for one in ESTIMATORS.values() if one.turns)
         raise ConfigError(f"`turn_advantages` does not fit {OPTION} {estimator.name}. Use one of {known}")
     return {ADVANTAGES: TURN_ADVANTAGES}
+
+
+def _roles_file(request: LaunchRequest) -> Path:
+    """Return the file of ROLES that orl writes."""
+    return (request.run.folder / "megatron.json").absolute()
+
+
+def _critic_files(request: LaunchRequest, argv: Sequence[str]) -> dict[Path, bytes]:
+    """Return the file of the critic's own folders; none without a critic, or where the user gives the file.
+
+    Raises:
+        ConfigError: the user's file gives the critic no folder of its own, or a resumed run has no critic.
+    """
+    if not request.estimator.critic:
+        return {}
+    if own := request.value(ROLES):
+        _check(own)
+        return {}
+    load = critic_load(argv)
+    overrides = {"save": str(critic_folder(value_of(argv, "--save") or "")), **({"load": str(load)} if load else {})}
+    roles = {"megatron": [{"name": "default", "role": "critic", "overrides": overrides}]}
+    return {_roles_file(request): msgspec.json.format(msgspec.json.encode(roles), indent=2)}
+
+
+def _check(own: str) -> None:
+    roles: list[Any] = read(Path(own)).get("megatron") or []
+    of_critic = next((role for role in roles if role.get("role") == "critic"), {})
+    if "save" not in {**(of_critic.get("args") or {}), **(of_critic.get("overrides") or {})}:
+        raise ConfigError(
+            f"{ROLES} {own}: give the critic a `save` of its own, or it overwrites the actor's checkpoint: "
+            "{megatron: [{name: default, role: critic, overrides: {save: FOLDER}}]}"
+        )
 
 
 TRAINER = cluster_trainer.ClusterTrainer(name="slime", command_of=_command_of, shape_of=_shape)

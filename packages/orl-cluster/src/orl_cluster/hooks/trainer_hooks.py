@@ -11,6 +11,7 @@ import copy
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, cast
 
 import msgspec
@@ -24,7 +25,6 @@ from orl_rollout.run_folder.no_signal import STEPS
 from orl_cluster.hooks.group_scores import flat, rollout_of
 from orl_cluster.hooks.reward import advantages, centres, is_final, reason_to_drop, reward_of
 from orl_cluster.hooks.samples import STATS
-from orl_cluster.hooks.staleness import staleness_of
 from orl_cluster.hooks.worker import run_in_progress, run_of
 
 logger = logger_of("orl")
@@ -179,3 +179,21 @@ def _stats_in(samples: Iterable[Any]) -> list[RolloutStats]:
     """Return the numbers that `generate` left in `samples`. Several samples of one rollout count once."""
     stats = {rollout_of(sample): sample.metadata[STATS] for sample in flat(samples)[::-1] if STATS in sample.metadata}
     return [msgspec.convert(stats[rollout], RolloutStats) for rollout in reversed(stats)]
+
+
+def staleness_of(samples: Iterable[Any], trained: int, interval: int, *, first: int = 0) -> float | None:
+    """Return the mean number of batches that training was ahead of the weights that sampled `samples`.
+
+    `trained` counts the batches of the run that were trained, `first` those before the trainer started, `interval`
+    those between two updates of the engine's weights. The mean is taken over generations. None where a version is
+    missing, is no number or is newer than training.
+
+    slime and miles number the weights of their engines from 1, the weights that a process begins with, and add 1 at
+    each update. They update after every batch whose number, from 1, is a multiple of the interval, also in a resumed
+    run.
+    """
+    versions = [str(version) for sample in samples for version in getattr(sample, "weight_versions", None) or ()]
+    if not versions or not all(version.isdecimal() for version in versions):
+        return None
+    ages = [trained - max(first, (first // interval + int(version) - 1) * interval) for version in versions]
+    return fmean(ages) if min(ages) >= 0 else None

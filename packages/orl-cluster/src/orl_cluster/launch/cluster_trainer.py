@@ -23,17 +23,16 @@ from orl_rollout.run_folder.tracking import tracking_of
 
 from orl_cluster.context import with_context
 from orl_cluster.launch.argv import merge, number, shell_text, value_of, without
-from orl_cluster.launch.command import preflight
 from orl_cluster.launch.command.command import Command, custom_config, environment_of, required_env
 from orl_cluster.launch.command.engine_weights import CHECK
 from orl_cluster.launch.command.layout import LaunchRequest, layout_of, splits_of
 from orl_cluster.launch.command.memory import estimate
 from orl_cluster.launch.command.row_check import check_rows
-from orl_cluster.launch.command.trainer_defaults import MODEL, SUCCESSORS
+from orl_cluster.launch.command.trainer_defaults import CUSTOM_REWARD, GENERATE, MODEL, PARTIAL, SUCCESSORS
 from orl_cluster.launch.convert import converter
 from orl_cluster.launch.machine import probe
 from orl_cluster.launch.machine.installation import Installation, find_installation, without_busy_gpus
-from orl_cluster.launch.machine.probe import CUSTOM_CONFIG, REPLAY, Findings
+from orl_cluster.launch.machine.probe import CUSTOM_CONFIG, REPLAY, TRACKERS, Findings
 from orl_cluster.launch.machine.ray_cluster import ray_address, several_nodes, unclosable
 from orl_cluster.launch.options import (
     CLUSTER,
@@ -46,6 +45,11 @@ from orl_cluster.launch.options import (
 )
 from orl_cluster.launch.run.attempts import run_to_end
 
+TEACHER = "--opd-type"
+SERVED_TEACHER = (
+    f"a served teacher answers through {CUSTOM_REWARD}, which scores plain rows alone. For tasks, use megatron and "
+    "--opd-teacher-load FOLDER"
+)
 logger = logger_of("orl")
 
 TENSORBOARD = "TENSORBOARD_DIR"  # the variable by which the trainers find the folder
@@ -150,7 +154,7 @@ def _check(command: Command) -> Command:
     run, installation, model = request.run, request.installation, request.trainer.model or ""
     # A dry run prepares no file; a prepared one holds tasks alone.
     plain_rows = check_rows(run.task_data, run.config, command.argv) if run.task_data.is_file() else 0
-    preflight.refuse(request, plain_rows)
+    refuse(request, plain_rows)
     notes = [*filter(None, [*command.notes, installation.note, request.tracking.note])]
     names = ", ".join(request.names) or "options"
     ahead = SUCCESSORS[value_of(command.argv, "--train-backend") or "megatron"]
@@ -173,10 +177,10 @@ def _check(command: Command) -> Command:
         *filter(None, (installation.missing, *command.problems, findings.reward, absent)),
         *_lacking(command, findings),
         *memory.problems,
-        *preflight.untracked(request),
+        *untracked(request),
         *([findings.obstacle] if findings.obstacle else []),
     ]
-    notes += [*unset_in(run.config), *preflight.unused_reward(run.config), *memory.notes]
+    notes += [*unset_in(run.config), *unused_reward(run.config), *memory.notes]
     if installation.missing:
         unseen = "GPUs and their memory, packages, and the shape of the model, left out here"
         notes.append(f"not checked by {installation.trainer}: {names}, {unseen}")
@@ -209,9 +213,48 @@ def _lacking(command: Command, findings: Findings) -> list[str]:
     if layout.machines > 1 and (layout.nodes > 1 or findings.gpus):  # a machine without GPUs tells nothing of a node's
         return [several_nodes(layout.machines, layout.per_node, needs)]
     there, needed = min(findings.gpus, layout.per_node), max(layout.total, layout.per_node)
-    advice = ". Lower --num-gpus" if there else ". Without a GPU, train with trl"
+    advice = ". Lower --num-gpus" if there else ". Without a GPU, train with local"
     too_few = there < needed and not command.request.installation.missing
     lacking = [f"this machine has {there} GPUs but the run needs {needed}{advice}"] if too_few else []
     if missing := needs.missing({name for name, value in environment_of(command).items() if value}):
         lacking.append(f"not set in the environment: {', '.join(missing)}")
     return [*lacking, *unclosable(findings.ray)]
+
+
+def untracked(request: LaunchRequest) -> list[str]:
+    """Return what the trainer's Python lacks to report the run as its user asks."""
+    wanted = {"wandb": request.tracking.mode is not None, "tensorboard": request.trainer.tensorboard}
+    installation = request.installation
+    if installation.missing:
+        return []
+    return [
+        f"{module} is not installed with {installation.trainer}: run {installation.python} -m pip install {module}"
+        for module in TRACKERS
+        if wanted[module] and module not in installation.findings.modules
+    ]
+
+
+def refuse(request: LaunchRequest, plain_rows: int | None) -> None:
+    """Refuse settings that the run would not obey. `plain_rows` is the number of rows without a task, if it is known.
+
+    The user's own `--custom-rm-path` scores plain rows alone, and a served teacher answers through it.
+    """
+    config = request.run.config
+    if request.value(PARTIAL) is not None and (setting := config.several_rows):
+        raise ConfigError(f"{setting} makes several samples of a rollout, which {PARTIAL} loses. Remove {setting}")
+    if not request.value(CUSTOM_REWARD) and request.value(TEACHER) == "sglang":
+        raise ConfigError(f"{TEACHER} sglang: {SERVED_TEACHER}")
+    if request.value(CUSTOM_REWARD) and plain_rows == 0:
+        raise ConfigError(
+            f"{CUSTOM_REWARD} scores plain rows, and `reward: module:function` in the configuration scores tasks: "
+            f"{request.run.task_data} has no plain row. Use `reward`"
+        )
+    if config.agent_config is not None and not config.environments:
+        raise ConfigError(f"`agent` plays tasks, and `environments` is empty. Remove it, or give {GENERATE} after `--`")
+
+
+def unused_reward(config: RunConfig) -> list[str]:
+    """Note a reward function that scores nothing, because all rows are plain. Another trainer may use the same file."""
+    if config.environments or config.reward is None:
+        return []
+    return [f"`reward` scores tasks, and all rows are plain: the trainer scores them by --rm-type or {CUSTOM_REWARD}"]

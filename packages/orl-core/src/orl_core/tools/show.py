@@ -76,9 +76,9 @@ def _lines(before: str, after: str, *, bare: bool = False, around: tuple[str, st
     return show
 
 
-def _array(before: str, after: str, *, bare: bool = False, indent: int | None = None) -> _Form:
+def _array(before: str, after: str, *, bare: bool = False) -> _Form:
     """Return the form of one JSON array."""
-    return lambda specs: f"{before}{_json(_functions(specs) if bare else specs, indent)}{after}"
+    return lambda specs: f"{before}{_json(_functions(specs) if bare else specs)}{after}"
 
 
 def _paragraphs(specs: list[dict[str, Any]]) -> str:

@@ -74,7 +74,7 @@ def request(fields: _Body, history: History) -> ModelRequest:
     """Return the request with these fields, also one that asks for a count."""
     system = [block.text for block in text_blocks(fields.system, "system") if not block.text.startswith(_BILLING)]
     parts = (msgspec.json.encode(system), *fields.messages)
-    conversation, _ = history.read("anthropic", fields.tools, _tools, parts, _add)
+    conversation = history.read("anthropic", fields.tools, _tools, parts, _add)
     return ModelRequest(
         **conversation,
         model=fields.model,

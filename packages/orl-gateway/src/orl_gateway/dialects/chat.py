@@ -87,7 +87,7 @@ _MESSAGE = Decoder(_Message)
 
 def request(fields: _Body, history: History) -> ModelRequest:
     """Return the request with these fields."""
-    conversation, _ = history.read("chat", fields.tools, _tools, fields.messages, _add)
+    conversation = history.read("chat", fields.tools, _tools, fields.messages, _add)
     return ModelRequest(
         **conversation,
         model=fields.model,

@@ -36,8 +36,7 @@ class ClientApi(Struct, frozen=True, kw_only=True):
     def read(self, body: bytes, history: History | None = None) -> ModelRequest:
         """Read a request. What `history` has read before is not read again."""
         history = history or History()
-        samples = history.samples_forced_calls
-        return history.shortened(body, lambda text: self.request(read_body(text, self.form, samples=samples), history))
+        return self.request(read_body(body, self.form, samples=history.samples_forced_calls), history)
 
 
 def data_of(event: Event) -> bytes:

@@ -2,27 +2,20 @@
 
 Clients send their whole history with each request. A message that begins like an earlier request is not read again (law
 L5): `History` is a trie of the messages as the client wrote them, and each of its points has what was read up to there.
-The beginning of a body is compared with the trie, not parsed.
 """
 
 from __future__ import annotations
 
-import secrets
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from itertools import islice
 from typing import Any
 
-from msgspec import Raw, Struct, structs
+from msgspec import Raw, structs
 from orl_core.messages import Message, TextBlock, ToolCall
 
 from orl_gateway.dialects.exchange import Link, ModelRequest, Point, Reply, RequestRefused
 from orl_gateway.dialects.reading import unsupported
 
 REMEMBERED = 1 << 25  # bytes of messages, after which the memory of an episode is cleared
-BODIES = 16  # whose beginnings are compared: sub-agents ask side by side
-BRANCHES = 16  # messages after a known one that are compared, the newest first
 # What the providers say of calls without a result. Clients look for these words.
 _UNANSWERED = {
     "chat": "The following tool_call_ids did not have response messages",
@@ -30,7 +23,6 @@ _UNANSWERED = {
     "anthropic": "`tool_use` ids were found without `tool_result` blocks immediately after",
 }
 _ONE_RESULT = "Each call must have a single result: send it, or leave the call out."
-KNOWN = b'"%s"' % secrets.token_hex(16).encode()  # replaces the messages that a body shares with an earlier one
 
 
 class Conversation:
@@ -91,8 +83,8 @@ class Conversation:
         for link in reversed(later):
             self._add(link.message, answers=link.answers)
 
-    def messages(self, api: str) -> dict[str, Any]:
-        """Return the fields of ModelRequest that hold the conversation; `api` names the client's API."""
+    def messages(self, api: str) -> tuple[Message, ...]:
+        """Return the whole conversation; `api` names the client's API."""
         if self.last is not None and self.last.waiting:
             missing = ", ".join(self.last.waiting.values())
             raise RequestRefused(f"{_UNANSWERED[api]}: {missing}. {_ONE_RESULT}")
@@ -100,12 +92,7 @@ class Conversation:
             raise RequestRefused("the conversation has no message that the model could answer")
         if self.last.message.role == "assistant":
             raise unsupported("a conversation that ends with an assistant message, which the model would continue,")
-        messages: list[Message] = []
-        link: Link | None = self.last
-        while link is not None:
-            messages.append(link.message)
-            link = link.before
-        return {"messages": tuple(reversed(messages)), "last": self.last}
+        return tuple(link.message for link in self.last.back())[::-1]
 
     def _call(self, id_: str) -> tuple[int, str] | None:
         """Return the place of a call among all calls, and its tool."""
@@ -141,33 +128,6 @@ class Conversation:
         )
 
 
-class _Known(Struct, frozen=True, eq=False):
-    """The messages of a body that are known: `count` of them, between two offsets, which are two points of the trie."""
-
-    body: bytes
-    start: int
-    first: Point
-    end: int
-    last: Point
-    count: int = 0
-
-    def follow(self, body: bytes) -> _Known | None:
-        """Return what is known of the messages of `body`; None if it does not begin like this one."""
-        if body.startswith(memoryview(self.body)[: self.end]):
-            end, point, count = self.end, self.last, self.count
-        elif body.startswith(memoryview(self.body)[: self.start]):
-            end, point, count = self.start, self.first, 0
-        else:
-            return None
-        while not count or body.startswith(b",", end):
-            at = end if not count else end + 1 + body.startswith(b" ", end + 1)
-            part = next((part for part in islice(reversed(point.after), BRANCHES) if body.startswith(part, at)), None)
-            if part is None:
-                break
-            point, end, count = point.after[part], at + len(part), count + 1
-        return _Known(body, self.start, self.first, end, point, count)
-
-
 class History:
     """Requests of one episode that were read before. Equal bytes are not read a second time.
 
@@ -180,34 +140,8 @@ class History:
         self.samples_forced_calls = False
         self.replies: dict[str, tuple[ModelRequest, Reply]] = {}
         self.sampled: dict[str, str] = {}
-        self._known: _Known | None = None  # of the body at hand
-        self._first: tuple[bytes, Point] | None = None  # its first message, and the point before that
-        self._clear()
-
-    def _clear(self) -> None:
         self._begun: dict[tuple[str, bytes], tuple[Any, Point]] = {}  # by API and tools, which are part of a key
-        self._bodies: deque[_Known] = deque(maxlen=BODIES)  # those of several conversations, the last one first
         self._held = 0
-
-    def shortened(self, body: bytes, read: Callable[[bytes], ModelRequest]) -> ModelRequest:
-        """Return what `read` reads of `body`, in which KNOWN replaces the messages that an earlier body begins with.
-
-        This is exact: KNOWN is random, so if the reader gets it as the first message, it has read this place as one. In
-        every other case the whole body is read.
-        """
-        followed = [(known, one) for one in self._bodies if (known := one.follow(body)) is not None and known.count]
-        if followed:
-            self._known, earlier = max(followed, key=lambda pair: pair[0].end)
-            self._bodies.remove(earlier)
-            self._bodies.appendleft(self._known)
-            with suppress(RequestRefused):  # the whole body is refused alike
-                return read(b"".join((body[: self._known.start], KNOWN, body[self._known.end :])))
-        self._known = self._first = None
-        request = read(body)
-        if self._first is not None:
-            start, point = body.find(self._first[0]), self._first[1]
-            self._bodies.appendleft(_Known(body, start, point, start, point))
-        return request
 
     def read(
         self,
@@ -216,36 +150,25 @@ class History:
         read_tools: Callable[[Raw], dict[str, Any]],
         parts: Iterable[Raw | bytes],
         add: Callable[[Conversation, int, bytes], None],
-    ) -> tuple[dict[str, Any], Point]:
-        """Return the fields of ModelRequest that hold tools and conversation, and the point at which they end.
+    ) -> dict[str, Any]:
+        """Return the fields of ModelRequest that hold tools and conversation.
 
-        `read_tools` returns those of `tools`; `add` reads one of `parts`, given its index, into a conversation. Parts
-        of the type Raw are messages in the body.
+        `read_tools` returns those of `tools`; `add` reads one of `parts`, given its index, into a conversation.
         """
         if self._held > REMEMBERED:
-            self._clear()
+            self._begun.clear()
+            self._held = 0
         key = api, bytes(tools)
         if key not in self._begun:
             self._begun[key] = read_tools(tools), Point()
             self._held += len(key[1])
         fields, point = self._begun[key]
-        expected, self._known, self._first, skipped = self._known, None, None, 0
-        for index, one in enumerate(parts):
-            part = bytes(one)
-            if self._first is None and isinstance(one, Raw):
-                self._first = part, point
-                if expected is not None:
-                    if part != KNOWN or point is not expected.first:
-                        break
-                    point, skipped, expected = expected.last, expected.count - 1, None
-                    continue
+        for index, part in enumerate(map(bytes, parts)):
             later = point.after.get(part)
             if later is None:
                 conversation = Conversation(point.last, self.sampled)
-                add(conversation, index + skipped, part)
+                add(conversation, index, part)
                 later = point.after[part] = Point(part=part, before=point, last=conversation.last)
                 self._held += len(part)
             point = later
-        if expected is not None:
-            raise RequestRefused("the body does not continue an earlier one")
-        return {**fields, **Conversation(point.last, self.sampled).messages(api)}, point
+        return {**fields, "messages": Conversation(point.last, self.sampled).messages(api), "point": point}

@@ -81,12 +81,11 @@ class ModelRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     of the calls that they answer. `namespaces` are those of tools that have one, by the tool's name here: Responses has
     them. `allows_calls` is false if the agent wants no call now; `allows_parallel` if it wants one at most. `demand`
     names the tool that must be called, "" is any, None demands nothing. `allowed` are the tools that may be called,
-    None is all. `last` is the conversation as `History` keeps it: two requests that begin with the same bytes share its
-    beginning. `point` is its end as the client wrote it, of an API whose later requests may refer to it.
+    None is all. `point` is the end of the conversation as `History` keeps it: two requests that begin with the same
+    bytes share its beginning.
     """
 
     messages: tuple[Message, ...]
-    last: Link | None = None
     tools: tuple[ToolSpec, ...] = ()
     namespaces: dict[str, str] = field(default_factory=dict[str, str])
     model: str = ""

@@ -71,13 +71,12 @@ def request(fields: _Body, history: History) -> ModelRequest:
     """Return the request with these fields."""
     new = [msgspec.json.encode(fields.input)] if isinstance(fields.input, str) else fields.input
     parts = (msgspec.json.encode(fields.instructions), *_before(history, fields.previous_response_id), *new)
-    conversation, point = history.read("responses", fields.tools, _tools, parts, partial(_add, history))
+    conversation = history.read("responses", fields.tools, _tools, parts, partial(_add, history))
     return ModelRequest(
         **conversation,
         model=fields.model,
         max_tokens=fields.max_output_tokens,
         **fields.choice(),
-        point=point,
         allows_parallel=fields.parallel_tool_calls,
         stream=fields.stream,
         stream_usage=True,

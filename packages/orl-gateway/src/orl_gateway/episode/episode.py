@@ -108,7 +108,6 @@ class Episode:
                     reply = await self._answer(request)
         except RequestRefused as refusal:
             self.state.refusal = refusal
-            self.tree.was_full = refusal.code == "context_length_exceeded"
             raise
         except OrlError as fault:
             raise self.state.fail(fault) from fault
@@ -281,8 +280,10 @@ class Episode:
         turn = structs.replace(turn, action=action, spans=spans, results=reply.results)
         self.tree.commit(place, turn, reply, context)
         self.history.sampled.update((sent.id, sent.call.id) for sent in reply.calls)
-        if place.request.point:  # a later request may name the reply
-            self.history.replies[reply.name] = place.request, reply
+        self.history.replies[reply.name] = (
+            structs.replace(place.request, messages=()),
+            reply,
+        )  # which may be named later
         self._unmet += not reply.meets(place.request.demand)
         return reply
 

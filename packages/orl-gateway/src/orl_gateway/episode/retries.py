@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct, structs
 
-from orl_gateway.dialects.exchange import Link, ModelRequest, Reply, RequestRefused
+from orl_gateway.dialects.exchange import ModelRequest, Point, Reply, RequestRefused
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ class Retries:
     """The requests of one episode. The tasks belong to it: an answer outlives its client."""
 
     def __init__(self) -> None:
-        self._requests: dict[tuple[Link | None, bytes], _Pending] = {}  # by the conversation, and the other fields
+        self._requests: dict[tuple[Point | None, bytes], _Pending] = {}  # by the conversation, and the other fields
         self._tasks: set[asyncio.Task[Reply]] = set()
 
     @asynccontextmanager
@@ -42,8 +42,8 @@ class Retries:
 
         `retried` tells that the client says so.
         """
-        others = structs.replace(request, messages=(), tools=(), point=None, last=None)
-        key = request.last, msgspec.json.encode(others, order="deterministic")
+        others = structs.replace(request, messages=(), tools=(), point=None)
+        key = request.point, msgspec.json.encode(others, order="deterministic")
         pending = self._requests.get(key)
         if pending is None or not (retried or (not pending.waiting and not pending.delivered)) or _failed(pending.task):
             pending = self._requests[key] = _Pending(asyncio.ensure_future(until_closed(ask)))

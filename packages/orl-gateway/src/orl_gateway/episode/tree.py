@@ -15,26 +15,23 @@ from msgspec import Struct, structs
 from orl_core.errors import RenderError, boundary
 from orl_core.messages import Message, Role, ToolSpec
 from orl_core.render import Renderer
-from orl_core.trajectory import ROOT, BranchCause, Turn
+from orl_core.trajectory import ROOT, Turn
 from orl_rollout.loop.token_buffer import TokenBuffer
 
 from orl_gateway.dialects.exchange import Link, ModelRequest, Reply
-from orl_gateway.episode.causes import cause_of_root
 from orl_gateway.episode.matching import next_key, root_key
 
 
 class Place(Struct, frozen=True, kw_only=True):
     """Point at which a request continues: after `node`, or in a conversation of its own if that is None.
 
-    `messages` are new there, `key` names the conversation with them. `cause` is why the request begins a conversation,
-    if the match tells.
+    `messages` are new there, `key` names the conversation with them.
     """
 
     request: ModelRequest
     node: Node | None
     messages: tuple[Message, ...]
     key: bytes
-    cause: BranchCause | None = None
 
 
 class Node:
@@ -58,7 +55,6 @@ class Node:
         self.results: int = answered + (place.node.results if place.node else 0)
         self.after: Role = place.messages[-1].role
         self.context: TokenBuffer | None = None
-        self.continued = False
         self.stripped = False
 
     def path(self) -> Iterator[Node]:
@@ -79,26 +75,23 @@ class _Walk(Struct, frozen=True):
     """What is known at one message of a conversation. `key` is that of the conversation.
 
     `alive` are the turns that said the last action so far, `last` is the last turn that was found, and `start` counts
-    the messages up to it. `changed` tells that the reasoning of an action is not what was sampled.
+    the messages up to it.
     """
 
     key: bytes
     alive: Sequence[Node] = ()
     last: Node | None = None
-    changed: bool = False
     start: int = 0
 
 
 class Tree:
     """The turns of one episode, in the order in which they were sampled. `strips`: as `Limits.strip_reasoning`.
 
-    `was_full` tells that a request was refused as too long: the next conversation is a compaction. `dropped` are the
-    turns whose text the agent left out of a message with calls.
+    `dropped` are the turns whose text the agent left out of a message with calls.
     """
 
     def __init__(self, renderer: Renderer, *, strips: bool = False) -> None:
         self.nodes: list[Node] = []
-        self.was_full = False
         self.dropped: set[int] = set()
         self.renderer = renderer
         self._strips = strips
@@ -113,13 +106,12 @@ class Tree:
         new = request.messages[walk.start :]
         if walk.last is not None and all(message.role != "assistant" for message in new):
             return Place(request=request, node=walk.last, messages=_with_refused(walk.last, new), key=walk.key)
-        cause = BranchCause.REASONING if walk.changed else BranchCause.EDIT if walk.last is not None else None
-        return Place(request=request, node=None, messages=request.messages, key=walk.key, cause=cause)
+        return Place(request=request, node=None, messages=request.messages, key=walk.key)
 
     def _walk(self, request: ModelRequest) -> _Walk:
         """Return what is known at the last message of `request`. Messages of an earlier request are not looked at."""
         new: list[Link] = []
-        link = request.last
+        link = request.point.last if request.point else None
         while link is not None and link not in self._walks:
             new.append(link)
             link = link.before
@@ -133,15 +125,17 @@ class Tree:
         message, key = link.message, next_key(walk.key, self._as_sent(link))
         if message.role != "assistant":
             return structs.replace(walk, key=key)
-        matches = [node for node in self._by_key.get(key, ()) if node.parent is None or node.parent in walk.alive]
-        alive = [node for node in matches if _reasons_alike(node, message, messages)]
-        changed = walk.changed or bool(matches and not alive)
+        alive = [
+            node
+            for node in self._by_key.get(key, ())
+            if (node.parent is None or node.parent in walk.alive) and _reasons_alike(node, message, messages)
+        ]
         alive = [node for node in alive if node.reply.call_ids == link.call_ids] or alive
         if not alive:
-            return structs.replace(walk, key=key, alive=(), changed=changed)
+            return structs.replace(walk, key=key, alive=())
         if not message.text.strip() and alive[-1].reply.text.strip():
             self.dropped.add(alive[-1].index)
-        return _Walk(key, alive, alive[-1], changed, index + 1)
+        return _Walk(key, alive, alive[-1], index + 1)
 
     def _as_sent(self, link: Link) -> Message:
         """Return the message with the text that a client left out: the ids of its calls say which reply is meant."""
@@ -172,8 +166,7 @@ class Tree:
 
     def _opened(self, place: Place) -> tuple[Place, tuple[int, ...]]:
         if place.node is not None:
-            messages = place.request.messages
-            place = structs.replace(place, node=None, messages=messages, cause=BranchCause.TEMPLATE)
+            place = structs.replace(place, node=None, messages=place.request.messages)
         return place, self.renderer.open(place.messages, place.request.tools)
 
     def too_long(self, place: Place, budget: int) -> bool:
@@ -213,21 +206,13 @@ class Tree:
         """
         before = place.node
         follows = (before.index if before else ROOT) == len(self.nodes) - 1
-        if before is None:
-            compacted = BranchCause.COMPACTION if self.was_full and self.nodes else None
-            cause, self.was_full = place.cause or compacted or cause_of_root(place.request, self.nodes), False
-        else:
-            cause = BranchCause.FORK if before.continued else None
         turn = structs.replace(
             turn,
             continues=None if follows else before.index if before else ROOT,
-            branch=cause,
             messages=place.messages,
         )
         node = Node(len(self.nodes), place, turn, reply or Reply(name=""))
         self.nodes.append(node)
-        if before is not None:
-            before.continued = True
         if reply is not None:
             node.context = context
             self._by_key.setdefault(next_key(place.key, node.reply.message), []).append(node)

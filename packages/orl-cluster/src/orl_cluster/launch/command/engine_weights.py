@@ -17,35 +17,35 @@ from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER, checkpoint_in,
 from orl_cluster.launch.argv import Options, merge, names_in, value_of
 
 CHECK = "--check-weight-update-equal"  # the first sync must leave the engines what they had loaded
-# Beginnings of options by which engines compute with other numbers than training.
-QUANTISED = ("--fp8", "--fp4", "--sglang-quantization", "--sglang-torchao", "--sglang-kv-cache-dtype")
-# Those of options by which a rollout may come from other weights than those that train on it.
-STALE = (
-    "--partial-rollout",
-    "--fully-async",
-    "--rollout-function-path",
-    "--buffer-filter-path",
-    "--load-debug-rollout-data",
-)
-# Those of options by which engines hold other weights than training begins with, or never get all of them.
-UNEQUAL = (
-    *QUANTISED,
-    "--fp16",
-    "--lora",
-    "--multi-lora",
-    "--ckpt-step",
-    "--pretrained-checkpoint",
-    "--rollout-external",
-    "--update-weight-mode",
-    "--update-weight-trans",
-    "--sglang-config",
-    "--sglang-dtype",
-    "--sglang-load-format",
-    "--sglang-model-path",
-    "--sglang-speculative",
-    "--debug",
-    "--load-debug-rollout-data",
-)
+# Beginnings of options, by what they make differ: the numbers that engines and training compute with; the weights that
+# a rollout comes from and those that train on it; the weights that engines and training begin with, or get later.
+DIFFERENT = {
+    "numbers": ("--fp8", "--fp4", "--sglang-quantization", "--sglang-torchao", "--sglang-kv-cache-dtype"),
+    "rollouts": (
+        "--partial-rollout",
+        "--fully-async",
+        "--rollout-function-path",
+        "--buffer-filter-path",
+        "--load-debug-rollout-data",
+    ),
+    "beginning": (
+        "--fp16",
+        "--lora",
+        "--multi-lora",
+        "--ckpt-step",
+        "--pretrained-checkpoint",
+        "--rollout-external",
+        "--update-weight-mode",
+        "--update-weight-trans",
+        "--sglang-config",
+        "--sglang-dtype",
+        "--sglang-load-format",
+        "--sglang-model-path",
+        "--sglang-speculative",
+        "--debug",
+        "--load-debug-rollout-data",
+    ),
+}
 OTHER_PARTS = {"quantization_config", "vision_config", "audio_config"}  # training sends no other towers
 
 
@@ -57,7 +57,7 @@ def samples_fresh(argv: Sequence[str], *, asynchronous: bool) -> bool:
     several = value_of(argv, "--num-steps-per-rollout") not in (None, "1")
     if asynchronous or (several and value_of(argv, "--use-rollout-logprobs") is not None):
         return False
-    return not _has(argv, (*STALE, *QUANTISED)) and "quantization_config" not in _described(argv)
+    return not _differ(argv, "numbers", "rollouts") and "quantization_config" not in _described(argv)
 
 
 def with_check(ours: Options, flags: Options, extra: Sequence[str]) -> list[str]:
@@ -69,14 +69,15 @@ def with_check(ours: Options, flags: Options, extra: Sequence[str]) -> list[str]
 def comparable_at_start(argv: Sequence[str]) -> bool:
     """Tell whether training begins with the weights that the engines load, in bfloat16 on both sides, all trained."""
     described = _described(argv)
-    if _has(argv, UNEQUAL) or described.keys() & OTHER_PARTS:
+    if _differ(argv, "numbers", "beginning") or described.keys() & OTHER_PARTS:
         return False
     is_bf16 = (described.get("dtype") or described.get("torch_dtype")) == "bfloat16"
     return is_bf16 and _begins_with_model(argv)
 
 
-def _has(argv: Sequence[str], beginnings: tuple[str, ...]) -> bool:
-    return any(name.startswith(beginnings) for name in names_in(argv))
+def _differ(argv: Sequence[str], *parts: str) -> bool:
+    """Tell whether an option of `argv` makes one of `parts` differ."""
+    return any(name.startswith(DIFFERENT[part]) for part in parts for name in names_in(argv))
 
 
 def _described(argv: Sequence[str]) -> dict[str, Any]:

@@ -1,35 +1,40 @@
 """Runs a trainer to its end, and again if a GPU's memory ran out or an engine died. Writes the summary.
 
 Every attempt continues from the run's own newest checkpoint. Journal, metrics and log are those of one run.
+
+Training needs the larger of two: the tokens of a GPU, and the longest rollout. The larger one is lowered first, twice;
+then the engines' share. If an engine ran out of memory, its share comes first. An option that the user gave by the
+trainer's own name is left as it is.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import structs
+from msgspec import Struct, structs
 from orl_core.errors import ConfigError, OrlError, boundary
 from orl_rollout.edge import interrupt
 from orl_rollout.logs import logger_of, shown, working
 from orl_rollout.run_folder import metrics_log, recoveries, turn_count
-from orl_rollout.run_folder.checkpoint import note_saved
+from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER, note_saved, trained_number
 from orl_rollout.run_folder.contract import CHECKPOINT, Run
 from orl_rollout.run_folder.recoveries import Recovery
 from orl_rollout.run_folder.summary import BROKE_OFF, Summary, SummaryFile
 
-from orl_cluster.launch.argv import value_of
+from orl_cluster.launch.argv import names_in, option_name, split_options, value_of, without
 from orl_cluster.launch.command.command import Command, custom_config, environment_of, required_env
 from orl_cluster.launch.command.critic import critic_folder
 from orl_cluster.launch.command.engine_weights import CHECK
 from orl_cluster.launch.command.eval_sets import write_eval_sets
-from orl_cluster.launch.command.layout import LaunchRequest
+from orl_cluster.launch.command.layout import CONTEXT, PER_GPU, LaunchRequest
 from orl_cluster.launch.machine.ray_cluster import ray_cluster
-from orl_cluster.launch.run import process, recovery
+from orl_cluster.launch.options import CONTEXT_PARALLEL
+from orl_cluster.launch.run import process
 from orl_cluster.launch.run.process import Failure
 from orl_cluster.launch.run.trainer_log import followed
 from orl_cluster.launch.run.watch import Watch
@@ -39,7 +44,83 @@ UNEQUAL_WEIGHTS = (
     "the first copy of the weights did not leave the engines what they had loaded. If some tensors of the model do "
     f"not train, go without this check: --set trainer.flags.{CHECK.removeprefix('--')}=false"
 )
+RETRIES = 3
+ENGINES = "--sglang-mem-fraction-static"
+LEAST_TOKENS = 1024
+LEAST_SHARE, SHARE_STEP = 0.3, 0.15
+# Options that say where a run begins, and how. The run's own checkpoint replaces them.
+BEGINNING = ("--load", "--ckpt-step", "--critic-load", "--finetune", "--start-rollout-id")
+NO_OPTIMIZER, UNSAVED_OPTIMIZER = "--no-load-optim", "--no-save-optim"
 Remake = Callable[[Run], Command]
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """A new value of one option of the trainer."""
+
+    option: str
+    before: str
+    after: str
+
+
+def next_change(
+    argv: Sequence[str], own: Collection[str], changes: Sequence[Change], *, in_engine: bool
+) -> Change | None:
+    """Return the change of `argv` that lowers memory next; None if nothing is left to lower.
+
+    `own` are the options that the user gave by the trainer's own names, `changes` the changes up to now.
+    """
+    context, tokens, parallel = (int(value_of(argv, name) or 1) for name in (CONTEXT, PER_GPU, CONTEXT_PARALLEL))
+    training = (CONTEXT, PER_GPU) if context > tokens * parallel else (PER_GPU, CONTEXT)
+    engines = sum(change.option == ENGINES for change in changes)
+    rounds = {ENGINES: engines, **dict.fromkeys(training, (len(changes) - engines) // 2)}
+    for option in sorted((ENGINES, *training) if in_engine else (*training, ENGINES), key=rounds.__getitem__):
+        before = value_of(argv, option)
+        after = _lowered(option, before) if before and option not in own else None
+        if before and after:
+            return Change(option=option, before=before, after=after)
+    return None
+
+
+def _lowered(option: str, value: str) -> str | None:
+    """Return the next lower value of an option; None below the least."""
+    if option == ENGINES:
+        share = round(float(value) - SHARE_STEP, 2)
+        return str(share) if share >= LEAST_SHARE else None
+    half = int(value) // 2
+    return str(half) if half >= LEAST_TOKENS else None
+
+
+def changed(argv: Sequence[str], changes: Sequence[Change]) -> list[str]:
+    """Return `argv` with the values of `changes`."""
+    words = list(argv)
+    for change in changes:
+        words = [*without(words, change.option), change.option, change.after]
+    return words
+
+
+class SavedStep(Struct, frozen=True):
+    """The newest checkpoint in a folder: the trainer's number, and when it was written, in ns."""
+
+    number: int
+    written: int
+
+
+def saved_step(folder: Path) -> SavedStep | None:
+    """Return the newest checkpoint that training wrote to `folder`; None if there is none."""
+    number = trained_number(folder)
+    return None if number is None else SavedStep(number, (folder / CHECKPOINT_TRACKER).stat().st_mtime_ns)
+
+
+def going_on(run: Run, save: Path) -> Run:
+    """Return `run` as it continues from its own checkpoint in `save`, whatever checkpoint it began with."""
+    trainer = run.config.trainer
+    names = {*names_in(run.extra), *map(option_name, trainer.own_flags)}
+    gone = {*BEGINNING, *(() if UNSAVED_OPTIMIZER in names else (NO_OPTIMIZER,))}
+    flags = {name: value for name, value in trainer.own_flags.items() if option_name(name) not in gone}
+    options = split_options(run.extra)
+    extra = tuple(word for words in options if words[0].partition("=")[0] not in gone for word in words)
+    config = structs.replace(run.config, trainer=structs.replace(trainer, load=str(save), flags=flags))
+    return structs.replace(run, config=config, extra=extra)
 
 
 def run_to_end(command: Command, remake: Remake) -> None:
@@ -99,10 +180,10 @@ class _Attempts:
         self.command = command
         self._first = command
         self._remake = remake
-        self._changes: list[recovery.Change] = []
+        self._changes: list[Change] = []
         self._restarts = 0
-        self._found = recovery.saved_step(command.request.save)
-        self._latest: recovery.SavedStep | None = self._found  # at the beginning of the present attempt
+        self._found = saved_step(command.request.save)
+        self._latest: SavedStep | None = self._found  # at the beginning of the present attempt
 
     def next(self, failure: tuple[int, Failure]) -> None:
         """Make the command of the next attempt, and record it.
@@ -116,11 +197,11 @@ class _Attempts:
         code, why = failure
         request = self._first.request
         allowed = request.cluster.memory_retries
-        allowed = recovery.RETRIES if allowed is None else allowed
+        allowed = RETRIES if allowed is None else allowed
         change = None
         if why.lacks_gpu_memory and len(self._changes) < allowed:
-            change = recovery.next_change(self.command.argv, request.names, self._changes, in_engine=why.in_engine)
-        checkpoint = recovery.saved_step(request.save)
+            change = next_change(self.command.argv, request.names, self._changes, in_engine=why.in_engine)
+        checkpoint = saved_step(request.save)
         later = checkpoint is not None and (self._latest is None or checkpoint.number > self._latest.number)
         if change is None and not (why.engine_gone and later):
             raise self._error(code, why)
@@ -128,8 +209,8 @@ class _Attempts:
         self._latest = checkpoint
         self._restarts += 1
         goes_on = checkpoint is not None and (checkpoint != self._found or request.loads_own)
-        command = self._remake(recovery.going_on(request.run, request.save)) if goes_on else self._first
-        self.command = structs.replace(command, argv=tuple(recovery.changed(command.argv, self._changes)))
+        command = self._remake(going_on(request.run, request.save)) if goes_on else self._first
+        self.command = structs.replace(command, argv=tuple(changed(command.argv, self._changes)))
         record = Recovery(
             attempt=self._restarts,
             **(structs.asdict(change) if change else {}),
@@ -155,7 +236,7 @@ class _Attempts:
         if not why.lost_node:
             return ""
         request = self._first.request
-        saved = recovery.saved_step(request.save) is not None
+        saved = saved_step(request.save) is not None
         then = f"continue the run with --load {request.run.folder}" if saved else "start the run again"
         return f"; Ray lost {why.lost_node}, which ends a run: start Ray there, then {then}"
 
