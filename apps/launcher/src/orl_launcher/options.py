@@ -60,8 +60,7 @@ def add_own(parser: cli.Parser, otherwise: Callable[[Sequence[str]], str], *, co
 
 def add_trainer(parser: cli.Parser, name: str, **more: Any) -> None:
     """Add an argument for the name of a trainer. An unknown one is refused with those that are here."""
-    added = parser.add_argument(name, type=trainers.known, **more)
-    added.completer = lambda **_: [*trainers.installed()]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownLambdaType]
+    parser.add_argument(name, type=trainers.known, **more)
 
 
 def add_shared(parser: argparse._ActionsContainer, names: Sequence[str] = ()) -> None:  # pyright: ignore[reportPrivateUsage]

@@ -6,11 +6,13 @@ It prints metrics for each environment and pass@k, and writes a run's folder wit
 from __future__ import annotations
 
 import argparse
+import fcntl
 import shlex
 from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING, cast
 
 from msgspec import Struct, structs
 from orl_core.errors import ConfigError, OrlError
@@ -126,9 +128,10 @@ def _rollout(arguments: argparse.Namespace) -> tuple[RolloutReport, str]:
         from orl_launcher.doctor.engine import check_answers
 
         interrupt.run(check_answers(arguments.engine))
-    with playground(config, made_model(config)[0]) as reachable:
+    with playground(config, made_model(config)[0]) as reachable, ExitStack() as playing:
         if not before:
             cli.make_folder(folder)
+        _lock(folder, playing.enter_context((folder / "rollout.lock").open("wb")))
         replace_lost(folder)
         done = {one.key: Played(error="", stats=stats_of(one.outcome)) for one in read_journal(folder) if not one.lost}
         plan = RolloutPlan(
@@ -160,6 +163,18 @@ def _rollout(arguments: argparse.Namespace) -> tuple[RolloutReport, str]:
                     command = f"{invocation()} rollout --continue {shlex.quote(str(folder))}{engine}"
                     cli.console().print(f"To continue: {command}")
     return concluded
+
+
+def _lock(folder: Path, file: IO[bytes]) -> None:
+    """Lock `file` until it is closed.
+
+    Raises:
+        UsageError: another process has locked it.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise cli.UsageError(f"--continue {folder}: another process plays there. Wait until it ends") from None
 
 
 def _configured(arguments: argparse.Namespace, before: Path | None) -> tuple[RunConfig, Path]:

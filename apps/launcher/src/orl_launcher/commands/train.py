@@ -50,17 +50,17 @@ PREPARED = {
 }  # what a folder holds before its trainer begins
 
 DESCRIPTION = """\
-Train a model. `trl` trains on this machine and brings its own engine; `slime` and `miles` train on a cluster.
+Train a model. `local` trains on this machine and brings its own engine; `slime` and `miles` train on a cluster.
 The run's folder, runs/NAME, holds the configuration, tasks, metrics, journal, checkpoint, and report.html.
 """
 EXAMPLES = """\
-  orl train trl                                     a tiny model learns a game, 6 to 8 minutes on two quiet cores
-  orl train trl --name longer --num-rollout 120 --lr 3e-4 --seed 1
-  orl train trl --config my.yaml --model Qwen/Qwen3-0.6B --set environments.Org/Env.max_turns=8
+  orl train local                                     a tiny model learns a game, 6 to 8 minutes on two quiet cores
+  orl train local --name longer --num-rollout 120 --lr 3e-4 --seed 1
+  orl train local --config my.yaml --model Qwen/Qwen3-0.6B --set environments.Org/Env.max_turns=8
   orl train slime --config configs/whodunit.yaml --model /models/Qwen3-4B --task-data tasks.jsonl --dry-run
   orl train slime --config configs/whodunit.yaml -- --use-kl-loss --kl-loss-coef 0.01
   orl train miles --config configs/whodunit.yaml --model Qwen/Qwen3-4B -- --true-on-policy-mode
-  orl train trl --agent my_module:agent             your own agent plays, and the model in it trains
+  orl train local --agent my_module:agent             your own agent plays, and the model in it trains
 
 A trainer has options of its own. To show them:"""
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from orl_launcher.view.server import Viewer
 
 DESCRIPTION = """\
-Show runs in a browser: curves, comparison of several runs, all episodes with filters, single episodes with their ids.
+Show runs in a browser: curves, all episodes with filters, single episodes with their ids.
 Pages follow a run that trains. The server listens on 127.0.0.1 and answers only the address that it prints.
 The index of a journal is kept in $ORL_CACHE, else in ~/.cache/orl. The first visit of a large journal makes it.
 """

@@ -47,7 +47,7 @@ EXAMPLES = """\
   orl warm-start --config my.yaml --player my_module:answer --min-reward 1
   orl warm-start --config my.yaml --journal runs/NAME --min-reward 1     the episodes of a run with the full reward
   orl warm-start --config my.yaml --rows chats.jsonl                {"messages": [...], "tools": [...]} in each line
-  orl train trl --config my.yaml --model runs/NAME                  and train the result
+  orl train local --config my.yaml --model runs/NAME                  and train the result
 """
 EPISODES = 2_000  # most that a function plays
 CONCURRENCY = 64
@@ -64,7 +64,11 @@ def add_options(parser: cli.Parser) -> None:
     parser.add_argument(
         "--min-reward", type=float, metavar="X", help="leave out episodes with less reward (default: none)"
     )
-    sizes = (("steps", cli.positive, "updates"), ("batch-size", cli.positive, "rows"), ("lr", _rate, "first rate"))
+    sizes = (
+        ("steps", cli.positive, "steps of training"),
+        ("batch-size", cli.positive, "rows"),
+        ("lr", _rate, "first rate"),
+    )
     for name, kind, what in sizes:
         usual = f"{what} (default: as the model's size asks for)"
         parser.add_argument(f"--{name}", type=kind, default=argparse.SUPPRESS, metavar="N", help=usual)

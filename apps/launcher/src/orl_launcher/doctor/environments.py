@@ -18,7 +18,7 @@ from orl_rollout.loop.tool_check import Toolbox
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.faults import as_session_error
 from orl_rollout.openreward.listing import list_tasks, open_listing
-from orl_rollout.openreward.required_secrets import required_secrets
+from orl_rollout.openreward.platform import required_secrets
 from orl_rollout.run_folder.environments import refuse_other_build
 from orl_rollout.tasks.file import overlap
 

@@ -17,7 +17,7 @@ from orl_rollout.loop.session import Opening
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.faults import as_session_error
 from orl_rollout.openreward.listing import TaskListing, list_tasks, open_listing
-from orl_rollout.openreward.required_secrets import required_secrets, usual_hosts
+from orl_rollout.openreward.platform import required_secrets, usual_hosts
 from orl_rollout.openreward.served import served_at
 
 ORGANISATION = "local"  # of environments at an address, whose servers know no organisation

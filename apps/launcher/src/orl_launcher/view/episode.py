@@ -66,13 +66,13 @@ def episode_rows(title: str, entry: Entry, decoder: Decoder | None, advantages: 
     reward = "" if row.reward is None else f"reward {number(row.reward)}, "
     gains = map(number, advantages)
     turns = tuple(_turn(index, trajectory, decoder, gains) for index in range(len(trajectory.turns)))
-    branches = sum(turn.branch is not None for turn in trajectory.turns)
+    parents = trajectory.parents
     opening = tuple((message.role, visible(text_of(message.content))) for message in trajectory.messages)
     return EpisodeRows(
         title=title,
         verdict=row.verdict,
         facts=f"{reward}stopped: {trajectory.ending}, {shown} ids shown, "
-        f"{sampled} sampled, {duration(trajectory.seconds)}{_counted(branches)}",
+        f"{sampled} sampled, {duration(trajectory.seconds)}{_counted(len(parents) - len({*parents}))}",
         task=visible(trajectory.job.task.key),
         rollout=visible(entry.key),
         error=visible(trajectory.error),
@@ -100,11 +100,10 @@ def _counted(branches: int) -> str:
 
 
 def _branch(turn: Turn) -> str:
-    """Return where a turn branches off, and why; "" if it continues the turn before."""
-    why = f" ({turn.branch.value})" if turn.branch else ""
+    """Return where a turn branches off; "" if it continues the turn before."""
     if turn.continues is None:
-        return why
-    return f", begins a conversation{why}" if turn.continues == ROOT else f", continues turn {turn.continues + 1}{why}"
+        return ""
+    return ", begins a conversation" if turn.continues == ROOT else f", continues turn {turn.continues + 1}"
 
 
 def _call(call: ToolCall | ParseFailure) -> Act:

@@ -7,23 +7,18 @@ from pathlib import Path
 from urllib.parse import quote, urlencode
 
 from msgspec import Struct
-from orl_core.errors import ConfigError, OrlError
-from orl_rollout.run_folder.metrics_log import Kind
-from orl_rollout.run_folder.record import Record, has_journal, running_mean
+from orl_core.errors import OrlError
+from orl_rollout.run_folder.record import Record, has_journal
 
 from orl_launcher.reports import EpisodeRow
 from orl_launcher.view.advantages import LARGEST, advantages_of, compared
 from orl_launcher.view.catalog import Catalog, last_change, state_of
-from orl_launcher.view.curves import CHARTS, EXACT
 from orl_launcher.view.episode import EpisodeRows, episode_rows
-from orl_launcher.view.html import flat, page
+from orl_launcher.view.html import page
 from orl_launcher.view.index import FILTERS, ORDERS, Index, Indexes
-from orl_launcher.view.notices import unjudged
 from orl_launcher.view.pieces import Decoder, load_decoder
 from orl_launcher.view.report import values_of
-from orl_launcher.view.svg import Drawing, Line, Stroke
 
-MOST = 8  # runs that are compared; each has a colour in the style sheet
 WHOLE = 8  # episodes of a group that are shown whole
 
 
@@ -65,23 +60,7 @@ class Pages:
 
     def runs(self) -> str:
         """Return the list of runs."""
-        return self._page("runs", "Runs", rows=self._catalog.rows(), most=MOST)
-
-    def comparison(self, names: Sequence[str]) -> str:
-        """Return 2 to MOST runs side by side."""
-        names = list(dict.fromkeys(names))
-        if not 2 <= len(names) <= MOST:
-            raise ConfigError(f"{len(names)} runs are chosen. Choose 2 to {MOST}")
-        records = [self._record(name) for name in names]
-        return self._page(
-            "compare",
-            "Comparison",
-            names=names,
-            held_out=_drawings(records, "eval"),
-            training=_drawings(records, "train"),
-            settings=_differences(records),
-            notes=[unjudged(record) if record.points else "no measurements" for record in records],
-        )
+        return self._page("runs", "Runs", rows=self._catalog.rows())
 
     def run(self, name: str) -> str:
         """Return the page of a run: figures, curves, settings."""
@@ -180,28 +159,3 @@ class Pages:
 def _title(row: EpisodeRow) -> str:
     step = "" if row.step is None else f", step {row.step}"
     return f"Episode {row.number}{step}{', held out' if row.evaluation else ''}"
-
-
-def _drawings(records: Sequence[Record], kind: Kind) -> tuple[Drawing, ...]:
-    drawings: list[Drawing] = []
-    for group, name, title, units in CHARTS:
-        strokes = tuple(
-            Stroke(line=line, style=f"run-{index}", dots=kind == "eval")
-            for index, record in enumerate(records)
-            if (line := _line(record, name, kind)).steps
-        )
-        if any(len(stroke.line.steps) > 1 for stroke in strokes):
-            drawings.append(Drawing(group=group, title=title, strokes=strokes, units=units))
-    return tuple(drawings)
-
-
-def _line(record: Record, name: str, kind: Kind) -> Line:
-    steps, values = record.curve(name, kind)
-    return Line(steps, values if kind == "eval" or name in EXACT else running_mean(values))
-
-
-def _differences(records: Sequence[Record]) -> tuple[tuple[str, ...], ...]:
-    settings = [dict(flat(record.config)) for record in records]
-    names = dict.fromkeys(name for one in settings for name in one)
-    rows = ((name, *(one.get(name, "-") for one in settings)) for name in names)
-    return tuple(row for row in rows if len(set(row[1:])) > 1)

@@ -47,7 +47,6 @@ class Viewer:
         app = web.Application(middlewares=[self._guard])
         get = app.router.add_get
         get("/{token}/", self._answer(lambda _: self._pages.runs()))
-        get("/{token}/compare", self._answer(lambda request: self._pages.comparison(request.query.getall("run", []))))
         get("/{token}/run/{run}", self._answer(lambda request: self._pages.run(request.match_info["run"])))
         get("/{token}/run/{run}/episodes", self._answer(self._episodes))
         for view in ("episode", "group", "task"):

@@ -137,9 +137,9 @@ def closing_table(record: Record) -> Table:
 
 
 def agents_table(points: Sequence[MetricsRow]) -> Table:
-    """Make a table of the rows and branches of rollouts that agents played; without a row if none were."""
+    """Make a table of the rows of rollouts that agents played; without a row if none were."""
     metric_names = {name for point in points for key in point.metrics for name in key.split("/", 2)[2:]}
-    counted = [name for name in sorted(metric_names) if name.startswith(("branches/", "agent/"))]
+    counted = [name for name in sorted(metric_names) if name.startswith("agent/")]
     names = {**ROWS, **{name: name.replace("/", ": ").replace("_", " ") for name in counted}}
     table = plain_table("rollouts of agents", "mean")
     for name, label in names.items():
