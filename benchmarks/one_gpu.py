@@ -1,7 +1,7 @@
 """One GPU: ids a second of each engine, the phases of a step, and memory next to the estimate, in one run.
 
 The same conversations, with actions of lengths drawn once, are played by a bare HTTP client, by orl's client of SGLang
-and by the engine in the training process. Then the weights are synced, the rows are scored and trained as in a step.
+and by the engine in the training process. Then the weights are synced, and the rows are trained as in a step.
 The weights are random, and no stop id ends an action. Without a GPU a stand-in takes SGLang's place and the model is
 tiny: that shows that the benchmark runs, and no more. The variable SGLANG_OPTIONS holds further options of SGLang, such
 as `--attention-backend triton`.
@@ -13,9 +13,8 @@ import asyncio
 import os
 import random
 import time
-import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,26 +23,25 @@ from typing import Any, TypeVar
 import aiohttp
 import msgspec
 import torch
-from msgspec import Struct
-from orl_core.config import decode_config
-from orl_core.config.trainer import MAX_LOGPROB_DIFFERENCE
-from orl_core.task import Task
+from msgspec import Struct, structs
+from orl_core.config import RunConfig, decode_config
+from orl_core.datum import Datum
+from orl_local.engine.in_process_engine import InProcessEngine
+from orl_local.engine.local_model import load_model, on_device
+from orl_local.engine.loop_thread import LoopThread
+from orl_local.engine.sglang_control import SglangControl
+from orl_local.engine.sglang_process import Launch, SglangProcess
+from orl_local.engine.weights import WeightSender
+from orl_local.learner import Learner
+from orl_local.memory import fitted, sizes_of, training
+from orl_local.settings import Settings, settings_of
+from orl_rollout.edge import interrupt
+from orl_rollout.gpus import gpu_memory
 from orl_rollout.loop.engine import Engine
-from orl_rollout.memory.model import shape_of
-from orl_rollout.run_folder.contract import Run
+from orl_rollout.memory.model import config_of, shape_of
 from orl_rollout.sglang.client import SglangEngine
+from orl_rollout.training.rows import Row
 from orl_testing import SglangServer
-from orl_trl.engine.in_process_engine import InProcessEngine
-from orl_trl.engine.local_model import load_model, on_device
-from orl_trl.engine.loop_thread import LoopThread
-from orl_trl.engine.sglang_control import SglangControl
-from orl_trl.engine.sglang_process import Launch, SglangProcess
-from orl_trl.engine.weights import WeightSender
-from orl_trl.run_plan.gpu_memory import sizes_of, training
-from orl_trl.run_plan.settings import CHECKPOINTING, grpo_config
-from orl_trl.run_plan.training_plan import TrainingPlan
-from orl_trl.training.rollouts import Rollouts
-from orl_trl.training.training_run import quiet_trl, trainer_of
 from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM, Qwen3Config
@@ -168,7 +166,7 @@ def sglang(folder: Path) -> Generator[str]:
     extra = ("--mem-fraction-static", "0.4", *os.environ.get("SGLANG_OPTIONS", "").split())
     launch = Launch(model=str(folder), context_tokens=32_768, memory_saver=False, extra=extra)
     with SglangProcess(launch, folder, os.environ) as process:
-        process.wait()
+        asyncio.run(process.wait())
         yield process.url
 
 
@@ -181,56 +179,33 @@ def timed(work: Callable[[], T]) -> tuple[T, float]:
     return found, time.monotonic() - started
 
 
-def trainer_for(folder: Path, model: Any, rows: int) -> tuple[Any, Run]:
-    """Make the trainer of a run whose update has `rows` rows."""
-    trainer = {"model": str(folder), "n_samples": rows, "rollout_batch_size": 1}
-    config = decode_config({"environments": {"bench/None": {}}, "trainer": trainer}, "the benchmark")
-    run = Run(config=config, folder=folder, task_data=folder / "tasks.jsonl", extra=("--steps-per-generation", "1"))
-    settings = grpo_config(run, parameters=model.num_parameters())
-    task = Task(env_name="bench/None", deployment_name="bench/None", split="train", index=0)
-    nothing: dict[str, Any] = {"held_out": (), "eval_samples": 1, "sampling": {}, "eval_sampling": {}}
-    plan = TrainingPlan(tasks={task.key: task}, concurrency=rows, **nothing)
-    rollouts = Rollouts(plan, InProcessEngine(model), nullcontext)  # pyright: ignore[reportArgumentType]
-    made = trainer_of(model, str(folder), settings, rollouts)
-    made.create_optimizer()
-    made.current_gradient_accumulation_steps = 1
-    if getattr(settings, CHECKPOINTING):  # a run's train() does this
-        getattr(model, f"{CHECKPOINTING}_enable")()
-    return made, run
+def settings_for(folder: Path, rows: int, context: int, gpu: bool) -> tuple[RunConfig, Settings]:
+    """Return the configuration and the settings of a run whose only update has `rows` rollouts."""
+    trainer = {"model": str(folder), "n_samples": rows, "rollout_batch_size": 1, "local": {"updates": 1, "warmup": 0}}
+    tree = {"environments": {"bench/None": {}}, "rollout": {"context_tokens": context}, "trainer": trainer}
+    config = decode_config(tree, "the benchmark")
+    settings = settings_of(config, None)
+    shape = shape_of(config_of(str(folder)))
+    return config, fitted(config, settings, shape, gpu_memory()[:1] if gpu else (), 0.4)[0]
 
 
-def batch_of(conversations: Sequence[Sequence[int]], prompt: int, device: torch.device) -> dict[str, torch.Tensor]:
-    """TRL's batch of conversations whose first `prompt` ids are their prompt; all others train."""
-    width = max(map(len, conversations))
-    ids = torch.tensor([[*row, *[0] * (width - len(row))] for row in conversations], device=device)
-    mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in conversations], device=device)
-    return {
-        "prompt_ids": ids[:, :prompt],
-        "prompt_mask": mask[:, :prompt],
-        "completion_ids": ids[:, prompt:],
-        "completion_mask": mask[:, prompt:],
-        "advantages": torch.linspace(-1, 1, len(conversations), device=device),
-        "num_items_in_batch": mask[:, prompt:].sum(),
-    }
-
-
-def update(trainer: Any, batch: dict[str, torch.Tensor]) -> dict[str, float]:
-    """Return the seconds of the phases of one update; the second one is measured."""
-    ids, mask = (torch.cat([batch[f"prompt_{name}"], batch[f"completion_{name}"]], 1) for name in ("ids", "mask"))
-    keep, rows = batch["completion_ids"].size(1), len(ids)
-    seconds: dict[str, float] = {}
-    for _ in range(2):
-        trainer.state.global_step += 1
-        with torch.no_grad():
-            score = lambda: trainer._get_per_token_logps_and_entropies(  # noqa: E731
-                trainer.model, ids, mask, keep, batch_size=rows
-            )
-            (logprobs, *_), seconds["scoring"] = timed(score)
-        whole = {**batch, "old_per_token_logps": logprobs, "importance_sampling_ratio": torch.ones_like(logprobs)}
-        _, seconds["forward and backward"] = timed(lambda whole=whole: trainer.training_step(trainer.model, whole))
-        _, seconds["optimizer"] = timed(trainer.optimizer.step)
-        trainer.model.zero_grad()
-    return seconds
+def rows_of(conversations: Sequence[Sequence[int]], prompt: int) -> list[Row]:
+    """Return rows whose first `prompt` ids are their prompt; all others train."""
+    rows: list[Row] = []
+    for number, ids in enumerate(conversations):
+        response = tuple(ids[prompt:])
+        ones = (1,) * len(response)
+        datum = Datum(
+            task_key="",
+            rollout_id=str(number),
+            prompt=tuple(ids[:prompt]),
+            response=response,
+            sampled=ones,
+            loss_mask=ones,
+            logprobs=(-1.0,) * len(response),
+        )
+        rows.append(Row(datum=datum, advantages=((-1.0) ** number,) * len(response)))
+    return rows
 
 
 def syncs_to(url: str, model: Any, *, small: bool) -> dict[str, float]:
@@ -241,8 +216,8 @@ def syncs_to(url: str, model: Any, *, small: bool) -> dict[str, float]:
         ways = {"sync, checkpoint": False} if small else {"sync, checkpoint": False, "sync": True}
         for name, handles in ways.items():
             sender = WeightSender(control, Path(folder), handles=handles)
-            sender.send(model, "0")
-            _, seconds[name] = timed(lambda sender=sender: sender.send(model, "1"))
+            asyncio.run(sender.send(model, "0"))
+            _, seconds[name] = timed(lambda sender=sender: asyncio.run(sender.send(model, "1")))
     return seconds
 
 
@@ -251,8 +226,7 @@ def run(console: Console, *, quick: bool) -> list[str]:
     small = quick or not torch.cuda.is_available()
     rows, turns, scale = (4, 2, 16) if small else (64, 2, 1)
     work = work_of(rows, turns, SHAPES[small]["vocab_size"], scale)
-    with TemporaryDirectory() as name, quiet_trl(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*'rollout_func'", UserWarning)
+    with TemporaryDirectory() as name:
         folder = Path(name)
         make_checkpoint(folder, small=small)
         serving: AbstractContextManager[str] = stand_in() if small else sglang(folder)
@@ -269,9 +243,12 @@ def measure(console: Console, work: Work, folder: Path, url: str, *, small: bool
     phases = {"sampling": mine, **syncs_to(url, model, small=small)}
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
-    trainer, made = trainer_for(folder, model, len(played))
-    trainer.max_logprob_difference = inf if small else MAX_LOGPROB_DIFFERENCE  # the stand-in's logprobs are invented
-    phases |= update(trainer, batch_of(played, len(work.openings[0]), model.device))
+    longest = max(map(len, played))
+    config, settings = settings_for(folder, len(played), longest, gpu=not small)
+    learner = Learner(model, structs.replace(settings, max_logprob_difference=inf), interrupt.check)
+    rows = rows_of(played, len(work.openings[0]))
+    for step in (1, 2):  # the second one is measured
+        _, phases["update"] = timed(lambda step=step: learner.update(rows, step))
     table = Table("engine", "ids a second", "of bare SGLang")
     for engine, seconds in (("bare SGLang", plain), ("SGLang by orl", mine), ("in the training process", inside)):
         table.add_row(engine, f"{work.actions / seconds:,.0f}", f"{plain / seconds:.2f}")
@@ -281,9 +258,7 @@ def measure(console: Console, work: Work, folder: Path, url: str, *, small: bool
         table.add_row(phase, f"{seconds:.2f}", f"{seconds / mine:.2f}")
     console.print(table)
     peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
-    longest = max(map(len, played))
-    sizes = msgspec.structs.replace(sizes_of(made, trainer.args), context=longest)
-    estimate = training(shape_of(model.config.to_dict()), sizes).total
+    estimate = training(shape_of(model.config.to_dict()), sizes_of(config, settings, gpu=not small)).total
     console.print(
         f"{len(played)} conversations of up to {longest} ids; update: peak {peak / GIB:.2f} GiB, estimate "
         f"{estimate / GIB:.2f} GiB"

@@ -1,6 +1,6 @@
 """Success on held-out tasks of several runs in one picture, for the pages of evidence.
 
-uv run --extra trl python -m benchmarks.seeds PICTURE.png TITLE "seed 0=runs/a" "seed 1=runs/b" [--level "LABEL=0.41"]
+uv run --extra local python -m benchmarks.seeds PICTURE.png TITLE "seed 0=runs/a" "seed 1=runs/b" [--level "LABEL=0.41"]
 """
 
 # matplotlib's signatures leave their keyword arguments untyped.

@@ -2,7 +2,7 @@
 
 just train-local --name healthy --seed 1
 just train-local --name sick --seed 1 --lr 3e-3 --num-rollout 20
-uv run --extra trl python -m benchmarks.sick_curves runs/healthy runs/sick docs/my-run-gets-worse.png
+uv run --extra local python -m benchmarks.sick_curves runs/healthy runs/sick docs/my-run-gets-worse.png
 """
 
 # matplotlib's signatures leave their keyword arguments untyped.

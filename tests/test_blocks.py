@@ -117,7 +117,7 @@ def check(words: list[str]) -> None:
     if program == "just":
         recipe, *words = words
         assert recipe in RECIPES, line
-        found = re.search(r"\borl ([a-z-]+(?: (?:trl|slime|miles))?)", RECIPES[recipe])
+        found = re.search(r"\borl ([a-z-]+(?: (?:local|slime|miles))?)", RECIPES[recipe])
         if found is None:
             return
         program, words = "orl", [*found[1].split(), *words]

@@ -29,7 +29,7 @@ COMMANDS = [
 PLAIN_MATH = ["--rm-type math", "--use-kl-loss", "--kl-loss-coef 0.001", "--n-samples-per-prompt 8"]
 # The first words of each command, and what it prints.
 PRINTED = [
-    ("orl train trl --config", ["would train", "train.jsonl"]),
+    ("orl train local --config", ["would train", "train.jsonl"]),
     ("orl convert slime", ["--hf-checkpoint", "Qwen3-4B_torch_dist"]),
     ("orl train slime --config math.yaml", [*PLAIN_MATH, "SLIME/train.py", "--colocate", "--use-tensorboard"]),
     ("orl train slime --config math.yaml", [*PLAIN_MATH, "SLIME/train_async.py", "--update-weights-interval 2"]),

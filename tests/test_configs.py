@@ -31,7 +31,7 @@ def test_a_config_loads_and_says_how_to_use_it(file: Path) -> None:
 
 def test_local_measures_on_tasks_that_are_held_out() -> None:
     config = load_config(CONFIGS / "local.yaml")
-    assert config.trainer.backend == "trl"
+    assert config.trainer.backend == "local"
     assert config.trainer.model == "playground/GuessNumber"
     (environment,) = config.environments.values()
     assert not set(environment.splits) & set(environment.eval_splits)

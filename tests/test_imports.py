@@ -60,6 +60,14 @@ def test_imports_of_our_modules_resolve() -> None:
     assert [one for one in found if not is_there(*one[1:])] == []
 
 
+def test_functions_of_packages_have_names_of_no_module() -> None:
+    """Such a module would take the place of the function once it is imported."""
+    files = [*ROOT.glob("packages/*/src/*/__init__.py")]
+    named = [(file.parent, name) for file in files for name in re.findall(r"^def (\w+)", file.read_text("utf-8"), re.M)]
+    assert (ROOT / "packages/orl-local/src/orl_local", "plan") in named
+    assert [(place, name) for place, name in named if (place / name).with_suffix(".py").is_file()] == []
+
+
 @pytest.mark.parametrize(
     ("text", "gone"),
     [

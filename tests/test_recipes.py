@@ -97,9 +97,9 @@ def test_commands_of_a_recipe_start(recipe: str, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("recipe", "trainer"),
     [
-        ("prepare", "trl"),
-        ("train-local", "trl"),
-        ("train-real", "trl"),
+        ("prepare", "local"),
+        ("train-local", "local"),
+        ("train-real", "local"),
         ("train-slime", "slime"),
         ("train-miles", "miles"),
     ],

@@ -69,7 +69,7 @@ def test_no_circle_of_imports() -> None:
 PUBLIC = {
     "orl_cluster": "",
     "orl_core": (
-        "Action Block BranchCause Certificate ConfigError Datum EngineError EnvironmentConfig FailureKind FinishReason "
+        "Action Block Certificate ConfigError Datum EngineError EnvironmentConfig FailureKind FinishReason "
         "Generation GroupRewardConfig ImageBlock Limits Message OrlError ParseFailure RenderError Renderer "
         "Role RolloutSpec RunAborted RunConfig SessionError Span StopDetail StopReason TOOL_FORMATS Task TaskRow "
         "TextBlock Tokenizer ToolCall ToolFormat ToolResult ToolSpec TrainOn TrainerConfig Trajectory Turn "
@@ -107,9 +107,13 @@ PUBLIC = {
     "orl_tinker": (
         "conversion_options convert default_model defaults packages plan plan_conversion resolve sections train"
     ),
-    "orl_trl": (
+    "orl_local": (
         "conversion_options convert default_model defaults packages plan plan_conversion play_in_process resolve "
         "sections train"
+    ),
+    "orl_trl": (
+        "conversion_options convert default_model defaults packages plan plan_conversion resolve reward "
+        "rollout_function sections train"
     ),
 }
 

@@ -20,7 +20,7 @@ from zipfile import ZipFile
 
 ROOT = Path(__file__).parents[1]
 VERSION = re.compile(r"\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?")
-EXTRAS = {"orl-launcher": "[trl,slime,miles]"}  # all that a package can do is installed
+EXTRAS = {"orl-launcher": "[local,trl,slime,miles]"}  # all that a package can do is installed
 README_TESTS = [f"tests/{part}/test_readme.py" for part in ("core", "rollout", "gateway")]
 README_NEEDS = ["pytest", "pytest-asyncio", "pytest-xdist", "hypothesis", "openai"]
 
@@ -124,7 +124,7 @@ def verify(root: Path, folder: Path) -> None:
         run("uv", "pip", "install", "--quiet", "--python", python, *wanted)
         orl = python.with_name("orl")
         run(orl, "--version", cwd=outside)
-        run(orl, "train", "trl", "--dry-run", cwd=outside)  # with the default configuration
+        run(orl, "train", "local", "--dry-run", cwd=outside)  # with the default configuration
         run(orl, "install-into", trainers, "--trainer", "slime", cwd=outside)
         run(trainers, "-c", "import orl_slime.generate, orl_gateway", cwd=outside)
         run("uv", "pip", "install", "--quiet", "--python", python, *README_NEEDS)

@@ -39,7 +39,7 @@ def _trained(checkpoint: Path, url: str, seed: int, plan: Plan, *, turns: bool) 
         "eval.max_tasks": plan.held_out,
     }
     command = [
-        *(*ORL, "train", "trl", "--model", str(checkpoint.absolute()), "--name", "run"),
+        *(*ORL, "train", "local", "--model", str(checkpoint.absolute()), "--name", "run"),
         *("--seed", str(seed), "--num-rollout", str(plan.faulty), "--rollout-batch-size", str(plan.tasks)),
         *("--n-samples", str(plan.group)),
         *(word for name, value in settings.items() for word in ("--set", f"{name}={value}")),

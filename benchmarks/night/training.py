@@ -1,4 +1,4 @@
-"""`orl train trl`: a disk that fills in a checkpoint, an engine with frozen weights, results without any reward.
+"""`orl train local`: a disk that fills in a checkpoint, an engine with frozen weights, results without any reward.
 
 The engine is the stand-in at an address, which computes with the weights that it was told to load. A tiny random model
 trains, so that a run takes seconds once its libraries are loaded.
@@ -31,12 +31,12 @@ MORE = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE
 
 
 class Training:
-    """Runs of `orl train trl` in the working folder `home`, whose log is `log`."""
+    """Runs of `orl train local` in the working folder `home`, whose log is `log`."""
 
     def __init__(self, night: Night, home: Path, log: Path, config: dict[str, Any]) -> None:
         self.home, self.log = home, log
         trainer = {
-            **{"backend": "trl", "model": str(night.checkpoint), "seed": night.seed, "save_interval": 1, "lr": RATE},
+            **{"backend": "local", "model": str(night.checkpoint), "seed": night.seed, "save_interval": 1, "lr": RATE},
             **{"num_rollout": STEPS, "rollout_batch_size": GROUPS, "n_samples": MEMBERS},
         }
         whole = {**config, "trainer": trainer}
@@ -49,7 +49,7 @@ class Training:
     @contextmanager
     def run(self, name: str, engine: str, *more: str) -> Generator[Program]:
         """Start a run for the length of the block."""
-        words = [*ORL, "train", "trl", "--config", "night.yaml", "--name", name, "--engine", engine, *more]
+        words = [*ORL, "train", "local", "--config", "night.yaml", "--name", name, "--engine", engine, *more]
         with program(words, self.log.with_name(f"{name}.log"), folder=self.home, more=MORE) as running:
             yield running
 

@@ -17,18 +17,18 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "agents"
 PAGE = ROOT / "docs" / "evidence" / "agents.md"
 SECONDS = 180.0
-HEAD = "| agent | version | API | calls of the model | rows | branches |\n|---|---|---|---|---|---|\n"
+HEAD = "| agent | version | API | calls of the model | rows |\n|---|---|---|---|---|\n"
 
 
 class Program(Struct, frozen=True, kw_only=True):
-    """One agent. `script` is its file in examples/agents, `package` its name on npm, `branches` what it must show."""
+    """One agent. `script` is its file in examples/agents, `package` its name on npm, `rows` how many it must make."""
 
     title: str
     script: str
     package: str
     api: str
     env: dict[str, str | None] = {}
-    branches: dict[str, int] = {}
+    rows: int = 1
 
     @property
     def agent(self) -> AgentConfig:
@@ -49,7 +49,7 @@ PROGRAMS = [
         package="opencode-ai",
         api="Chat Completions",
         env={"OPENCODE_CONFIG_CONTENT": '{"agent": {"title": {"disable": false}}}'},
-        branches={"sub_agent": 1},
+        rows=2,
     ),
     Program(title="Qwen Code", script="qwen_code.sh", package="@qwen-code/qwen-code", api="Chat Completions"),
 ]
@@ -58,8 +58,7 @@ PROGRAMS = [
 def row_of(program: Program, outcome: Outcome) -> str:
     """Return the row of the table for what was played."""
     stats = stats_of(outcome)
-    causes = ", ".join(f"{count} {cause}" for cause, count in sorted(stats.branches.items())) or "none"
-    return f"| {program.title} | {program.version} | {program.api} | {stats.turns} | {stats.rows} | {causes} |"
+    return f"| {program.title} | {program.version} | {program.api} | {stats.turns} | {stats.rows} |"
 
 
 def write(rows: list[str]) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from yarl import URL
 
 from tests.kit.journalled import trajectory_of
 from tests.launcher.synthetic import make_run
@@ -20,15 +19,14 @@ from tests.launcher.view.runs import TOKEN, add, branching, make_cluster_run, ma
 pytestmark = pytest.mark.browser
 PAGES = (
     "",
-    "run/trl",
+    "run/local",
     "run/slime",
-    "run/trl/episodes",
-    "run/trl/episode/6",
+    "run/local/episodes",
+    "run/local/episode/6",
     "run/agent/episode/4",
     "run/bad/episode/7",
-    "run/trl/group/6",
-    "run/trl/task/6",
-    "compare?run=trl&run=slime",
+    "run/local/group/6",
+    "run/local/task/6",
     "run/nope",
 )
 HINT = "token => JSON.parse(getComputedStyle(token, '::after').content)"  # what is shown of a token
@@ -38,7 +36,7 @@ RULES = ("wcag2a", "wcag2aa", "wcag21aa", "best-practice")
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
     root = tmp_path / "runs"
-    make_run(root / "trl", steps=4)
+    make_run(root / "local", steps=4)
     make_cluster_run(root / "slime")
     add(make_rollouts(root / "agent"), branching())
     make_hostile(root / "bad")
@@ -113,22 +111,18 @@ async def test_inline_script_is_refused(runs: Path, tmp_path: Path) -> None:
         assert await page.evaluate("window.ran === undefined")
 
 
-async def test_keyboard_reaches_runs_and_comparison(runs: Path, tmp_path: Path) -> None:
+async def test_keyboard_reaches_a_run(runs: Path, tmp_path: Path) -> None:
     async with viewed(runs, tmp_path / "cache") as client, browser() as launched:
         page = await launched.new_page()
         await page.goto(str(client.make_url(f"/{TOKEN}/")))
         await page.keyboard.press("Tab")
         assert await page.evaluate("document.activeElement.textContent") == "Skip to the content"
-        ticked = 0
         for _ in range(40):
             await page.keyboard.press("Tab")
-            if await page.evaluate("document.activeElement.type") == "checkbox" and ticked < 2:
-                await page.keyboard.press("Space")
-                ticked += 1
-        assert ticked == 2
-        await page.locator("input[type=checkbox]").first.press("Enter")
-        await page.wait_for_url("**/compare?**")
-        assert URL(page.url).query.getall("run")[1:]
+            if await page.evaluate("document.activeElement.matches('#runs a')"):
+                break
+        await page.keyboard.press("Enter")
+        await page.wait_for_url("**/run/*")
 
 
 async def test_page_shows_new_episodes_while_it_is_open(runs: Path, tmp_path: Path) -> None:
@@ -149,7 +143,7 @@ async def test_phone_shows_success_and_tokens_by_tap(runs: Path, tmp_path: Path)
         for cell in await page.locator("#runs td:nth-child(3)").all():
             box = await cell.bounding_box()
             assert box["x"] + box["width"] <= 390
-        await page.goto(f"{origin}run/trl/episode/6")
+        await page.goto(f"{origin}run/local/episode/6")
         token = page.locator(".turn pre span.u").first
         await token.tap()
         assert await token.evaluate(HINT) == await token.get_attribute("title")
@@ -158,7 +152,7 @@ async def test_phone_shows_success_and_tokens_by_tap(runs: Path, tmp_path: Path)
 async def test_arrow_keys_go_from_token_to_token(runs: Path, tmp_path: Path) -> None:
     async with viewed(runs, tmp_path / "cache") as client, browser() as launched:
         page = await launched.new_page()
-        await page.goto(str(client.make_url(f"/{TOKEN}/run/trl/episode/6")))
+        await page.goto(str(client.make_url(f"/{TOKEN}/run/local/episode/6")))
         tokens = page.locator(".turn pre").first.locator("span")
         await page.locator(".turn pre").first.focus()
         for key, place in (("ArrowRight", 0), ("ArrowRight", 1), ("ArrowRight", 2), ("ArrowLeft", 1)):

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from orl_cluster.launch.argv import value_of
 from orl_cluster.launch.command.layout import CONTEXT, PER_GPU
 from orl_cluster.launch.options import CONTEXT_PARALLEL
+from orl_cluster.launch.run.attempts import ENGINES, Change, changed, going_on, next_change, saved_step
 from orl_cluster.launch.run.process import failure_of
-from orl_cluster.launch.run.recovery import ENGINES, Change, changed, going_on, next_change, saved_step
 from orl_core.config import EnvironmentConfig, RunConfig, TrainerConfig
 from orl_rollout.run_folder import recoveries
 from orl_rollout.run_folder.contract import Run

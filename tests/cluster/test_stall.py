@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from orl_cluster.launch.run.stall import StallWatch
+from orl_cluster.launch.run.watch import StallWatch
 from orl_core.errors import OrlError
 from orl_rollout.run_folder import metrics_log, turn_count
 from orl_rollout.run_folder.turn_count import TurnCount
@@ -109,19 +106,3 @@ def test_earlier_attempt_leaves_no_open_rollouts(tmp_path: Path) -> None:
         told = Attempt(tmp_path).ends()
     assert "Open rollouts: 0." in told
     assert "Last step: none" in told, "steps of the attempt before do not count"
-
-
-def test_stacks_are_written_if_py_spy_is_there(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = attempt.ends()
-    if shutil.which("py-spy") is None:
-        assert "py-spy" in told
-    fake = attempt.folder / "bin" / "py-spy"
-    fake.parent.mkdir()
-    fake.write_text('#!/bin/sh\necho "Thread of $3: hangs_here"\n', encoding="utf-8")
-    fake.chmod(0o755)
-    monkeypatch.setenv("PATH", str(fake.parent), prepend=":")
-    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as hung:
-        again = Attempt(attempt.folder)
-        assert "stacks.txt" in again.ends()
-        hung.kill()
-    assert f"Thread of {hung.pid}: hangs_here" in (attempt.folder / "stacks.txt").read_text(encoding="utf-8")

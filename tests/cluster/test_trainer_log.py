@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from orl_cluster.hooks.staleness import staleness_of
+from orl_cluster.hooks.trainer_hooks import staleness_of
 from orl_cluster.launch.run.trainer_log import NAMES, Updates, followed
 from orl_core.config import TrainerConfig
 from orl_rollout.run_folder import metrics_log

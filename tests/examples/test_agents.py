@@ -40,7 +40,7 @@ async def test_agent_wins_in_one_row(agent: str, guess_number: str) -> None:
     outcome = await play(guess_number, f"examples.agents.{agent}:agent", engine)
     stats = stats_of(outcome)
     assert (outcome.reward, outcome.trajectory.stop_reason) == (1.0, StopReason.FINISHED)
-    assert (stats.turns, stats.rows, stats.branches) == (GUESSES, 1, {})
+    assert (stats.turns, stats.rows) == (GUESSES, 1)
     assert stats.action_tokens == stats.trained_tokens == engine.sampled
 
 

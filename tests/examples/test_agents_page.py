@@ -65,5 +65,5 @@ def test_rollouts_are_won(words: list[str], tmp_path: Path, guess_number: str, m
 @pytest.mark.parametrize("words", words_of("train-local"), ids=range(len(words_of("train-local"))))
 def test_trainings_are_planned(words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(ROOT)
-    assert main(["train", "trl", *words, "--dry-run"]) == 0
+    assert main(["train", "local", *words, "--dry-run"]) == 0
     assert "16 steps" in capsys.readouterr().out

@@ -54,7 +54,7 @@ def test_commands_teach_and_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert [words[0] for words in commands][:4] == ["init", "doctor", "warm-start", "train-local"]
     with serve(names["Stones"]) as served:
         for recipe, *words in commands:
-            command = {"train-local": ["train", "trl"]}.get(recipe, [recipe])
+            command = {"train-local": ["train", "local"]}.get(recipe, [recipe])
             served_here = [word.replace("http://127.0.0.1:8080", served.url) for word in words]
             assert main([*command, *served_here, *SHORT[recipe].split()]) == 0, recipe
     shown = [entry.trajectory for entry in read_journal(Path("runs/stones-warm"))]

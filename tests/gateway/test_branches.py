@@ -45,24 +45,10 @@ def config_of(**fields: Any) -> RunConfig:
     return decode_config({"environments": {"A/B": {}}, **fields}, "test")
 
 
-async def test_branches_are_counted_by_cause() -> None:
+async def test_rows_of_branches_are_counted() -> None:
     metrics = metrics_of([stats_of(outcome_of(await branched(), EnvironmentConfig(), NO_SECRETS))])
-    names = ("rows", "single_rows", "branches/fork", "branches/compaction")
-    assert [metrics[f"A/B/{name}"] for name in names] == [3.0, 0.0, 1.0, 1.0]
+    assert [metrics[f"A/B/{name}"] for name in ("rows", "single_rows")] == [3.0, 0.0]
     assert metrics["A/B/trained_tokens"] == metrics["A/B/action_tokens"] > 0
-
-
-async def test_history_in_one_message_is_an_edit() -> None:
-    """dspy sends one user message, which holds more of the history in each turn."""
-    async with episode_of(Model(("text",))) as episode:
-        for steps in range(3):
-            agent = ChatAgent()
-            agent.user("Question: where?\n" + "".join(f"step {n}: I looked\n" for n in range(steps)) + "Answer now.")
-            await turn(episode, agent)
-        agent = ChatAgent(system="You are another agent.")
-        agent.user("Another task.")
-        await turn(episode, agent)
-    assert [one.branch for one in episode.trajectory().turns] == [None, "edit", "edit", "sub_agent"]
 
 
 async def test_report_is_there_for_agents_alone() -> None:
@@ -73,33 +59,32 @@ async def test_report_is_there_for_agents_alone() -> None:
     lines = [line.split() for line in written.getvalue().splitlines()[2:] if line.strip()]
     told = {" ".join(words[:-1]): words[-1] for words in lines}
     assert told["rows of a rollout"] == "3"
-    assert told["branches: compaction"] == "1"
     plain = {name: value for name, value in metrics.items() if name in ("A/B/rollouts", "A/B/action_tokens")}
     assert agents_table([MetricsRow(step=0, kind="train", metrics=plain)]).row_count == 0
 
 
 async def test_journal_and_viewer_know_branches() -> None:
     entry = Entry(key="k", time=1.0, reward=0.0, success=False, trajectory=await branched())
-    read = decode_entry(encode_entry(entry))
-    assert [one.branch for one in read.trajectory.turns] == [one.branch for one in entry.trajectory.turns]
+    written = encode_entry(entry)
+    read = decode_entry(written)
+    assert decode_entry(written.replace(b'"nudge"', b'"branch":"fork","nudge"')) == read, "of the release before"
     assert read.trajectory.parents == entry.trajectory.parents == (-1, 0, 0, -1)
     rows = episode_rows("e", read, None)
-    assert "continues turn 1 (fork)" in rows.turns[2].title
-    assert "begins a conversation (compaction)" in rows.turns[3].title
+    assert "continues turn 1" in rows.turns[2].title
+    assert "begins a conversation" in rows.turns[3].title
     assert "2 branches" in rows.facts
 
 
-async def test_upload_names_the_agent_and_its_compactions() -> None:
+async def test_upload_names_the_agent_and_shows_its_branches() -> None:
     entry = Entry(key="k", time=1.0, reward=0.0, success=False, trajectory=await branched())
     for agent, name in (("my.module:play", "my.module:play"), ({"command": ["/usr/bin/my-agent", "-x"]}, "my-agent")):
         events = [*events_of(entry, config_of(agent=agent))]
         (info,) = (event["rollout_info"] for event in events if event["eventType"] == "rollout_update")
-        assert (info["harness"], info["num_compactions"]) == (name, 1)
+        assert info["harness"] == name
     texts = [event["content"] for event in events if event.get("type") == "user_message"]
     assert [texts.count(text) for text in ("Begin.", "Go on.", SUMMARY)] == [1, 2, 1]
     (info,) = (event["rollout_info"] for event in events_of(entry, config_of()) if "rollout_info" in event)
     assert info["harness"] == "orl"
-    assert "num_compactions" not in info
 
 
 def test_unmet_demands_are_named_at_the_end(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ async def test_named_items_of_earlier_answers_are_one_row() -> None:
             output = (await turn(episode, agent))["output"]
             agent.said[-len(output) :] = [{"type": "item_reference", "id": item["id"]} for item in output]
             agent.answer("Go on.")
-        assert [one.branch for one in episode.trajectory().turns] == [None] * 6
+        assert [one.continues for one in episode.trajectory().turns] == [None] * 6
         agent.said.append({"type": "item_reference", "id": "msg_other"})
         with pytest.raises(RequestRefused, match="msg_other"):
             await turn(episode, agent)
@@ -56,7 +56,7 @@ async def test_message_with_every_field_of_the_type_is_a_message() -> None:
             agent.answer("Go on.")
             nothing = dict.fromkeys(("tool_calls", "tool_call_id", "function_call", "audio", "refusal", "name"))
             agent.said[:] = [{**nothing, **message} for message in agent.said]
-        assert [one.branch for one in episode.trajectory().turns] == [None] * 4
+        assert [one.continues for one in episode.trajectory().turns] == [None] * 4
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from msgspec import structs
 from orl_core.datum import to_data
 from orl_core.errors import EngineError, RenderError
 from orl_core.messages import FailureKind, TextBlock, ToolCall, ToolResult, ToolSpec
-from orl_core.trajectory import BranchCause, Generation, RolloutSpec, StopDetail, StopReason
+from orl_core.trajectory import ROOT, Generation, RolloutSpec, StopDetail, StopReason
 from orl_gateway import Episode
 from orl_gateway.dialects.chat import CHAT
 from orl_gateway.dialects.exchange import ModelRequest, RequestRefused
@@ -125,7 +125,7 @@ async def test_request_beyond_the_context_is_refused_and_a_shorter_one_continues
         agent.user("word " * 10_000)
         assert (await refusal_of(episode, CHAT.read(agent.request()))).code == "context_length_exceeded"
         await episode.ask(request_of())
-    assert [turn.branch for turn in episode.trajectory().turns] == [None, BranchCause.COMPACTION]
+    assert [turn.continues for turn in episode.trajectory().turns] == [None, ROOT]
 
 
 @pytest.mark.parametrize("compacts", [False, True])
@@ -343,7 +343,7 @@ async def test_conversation_that_the_template_cannot_continue_begins_anew(monkey
         agent.answer("Go on.")
         monkeypatch.setattr(RENDERER, "extend", fails)
         await turn(episode, agent)
-    assert [turn.branch for turn in episode.trajectory().turns] == [None, BranchCause.TEMPLATE]
+    assert [turn.continues for turn in episode.trajectory().turns] == [None, ROOT]
     assert "I say the number 0." in TOKENIZER.decode(model.requests[1][0])
 
 
@@ -356,7 +356,7 @@ async def test_text_of_a_broken_call_is_given_and_the_row_continues() -> None:
         await turn(episode, agent)
     first, second = episode.trajectory().turns
     assert '"look"' in body["choices"][0]["message"]["content"]
-    assert second.branch is None
+    assert second.continues is None
     assert first.failed
 
 
@@ -377,7 +377,7 @@ async def test_model_reads_what_is_wrong_with_a_call(kind: str, change: Callable
     first, second = episode.trajectory().turns
     shown = TOKENIZER.decode(second.observation)
     assert shown.index("A wall of 0") < shown.index("Error: ")
-    assert (second.branch, first.failed) == (None, False)
+    assert (second.continues, first.failed) == (None, False)
 
 
 async def test_no_call_is_sent_where_none_is_wanted() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 from orl_core.datum import to_data
 from orl_core.messages import Message
-from orl_core.trajectory import BranchCause, Trajectory
+from orl_core.trajectory import ROOT, Trajectory
 from orl_gateway.episode import matching, tree
 
 from tests.gateway.agents import AGENTS, LOOK, TOKENIZER, WAIT, Agent, Model, episode_of, turn
@@ -124,7 +124,7 @@ def check_exact(play: Play, trajectory: Trajectory) -> None:
     check_tree(trajectory, data)
     assert sum(sum(datum.loss_mask) for datum in data) == sum(len(one.token_ids) for _, one in play.model.requests)
     if not any(turn.stripped_spans for turn in trajectory.turns):
-        assert len(data) == 1 + sum(turn.branch is not None for turn in trajectory.turns)
+        assert len(data) == 1 + len(trajectory.parents) - len({*trajectory.parents})
 
 
 rounds = st.lists(st.lists(st.sampled_from(STEPS), min_size=1, max_size=3), min_size=1, max_size=8)
@@ -213,20 +213,12 @@ def test_negative_control_lost_turn_is_found() -> None:
         check_exact(play, lost)
 
 
-CAUSES = {
-    "edit": BranchCause.EDIT,
-    "tools": BranchCause.TOOLS,
-    "sub-agent": BranchCause.SUB_AGENT,
-    "compact": BranchCause.COMPACTION,
-}
-
-
 @pytest.mark.parametrize("api", AGENTS)
-@pytest.mark.parametrize("step", CAUSES)
-def test_cause_of_a_branch_is_named(api: str, step: str) -> None:
+@pytest.mark.parametrize("step", ["edit", "tools", "sub-agent", "compact"])
+def test_other_history_begins_a_conversation(api: str, step: str) -> None:
     play = Play(api, 0)
     trajectory = asyncio.run(play.play([["continue"], [step]]))
-    assert [turn.branch for turn in trajectory.turns] == [None, CAUSES[step]]
+    assert [turn.continues for turn in trajectory.turns] == [None, ROOT]
 
 
 @pytest.mark.parametrize("repeats", [False, True])
@@ -244,8 +236,7 @@ def test_second_turn_after_one_is_a_fork(repeats: bool) -> None:
             return episode.trajectory()
 
     trajectory = asyncio.run(main())
-    assert [turn.branch for turn in trajectory.turns] == [None, None, BranchCause.FORK]
-    assert trajectory.turns[2].continues == 0
+    assert [turn.continues for turn in trajectory.turns] == [None, None, 0]
 
 
 def test_changed_reasoning_is_a_branch() -> None:
@@ -262,7 +253,7 @@ def test_changed_reasoning_is_a_branch() -> None:
             return episode.trajectory()
 
     trajectory = asyncio.run(main())
-    assert [turn.branch for turn in trajectory.turns] == [None, BranchCause.REASONING]
+    assert [turn.continues for turn in trajectory.turns] == [None, ROOT]
     assert "Other thoughts." in TOKENIZER.decode(trajectory.turns[1].observation)
 
 

@@ -14,7 +14,7 @@ from orl_core.config import EnvironmentConfig, RunConfig, decode_config
 from orl_core.errors import ConfigError
 from orl_core.messages import ToolSpec
 from orl_core.text import clean, map_strings
-from orl_core.trajectory import BranchCause, RolloutSpec
+from orl_core.trajectory import ROOT, RolloutSpec
 from orl_gateway import Gateway
 from orl_gateway.agent.agent_player import player_of
 from orl_gateway.api.gateway import repaired
@@ -93,7 +93,7 @@ async def test_text_dropped_beside_calls_is_one_row(text: str | None) -> None:
                 agent.said[-1]["content"] = text
             agent.answer("Go on.")
         trajectory = episode.trajectory()
-    assert [one.branch for one in trajectory.turns] == [None] * 4
+    assert [one.continues for one in trajectory.turns] == [None] * 4
     assert trajectory.counts == {"dropped_text": 3}
     metrics = metrics_of([stats_of(outcome_of(trajectory, EnvironmentConfig(), NO_SECRETS))])
     assert (metrics["A/B/rows"], metrics["A/B/agent/dropped_text"]) == (1.0, 3.0)
@@ -116,7 +116,7 @@ async def test_what_proves_no_answer_stays_an_edit(change: str) -> None:
         agent.answer("Go on.")
         await turn(episode, agent)
         trajectory = episode.trajectory()
-    assert trajectory.turns[-1].branch is BranchCause.EDIT
+    assert trajectory.turns[-1].continues == ROOT
     assert trajectory.counts == {}
 
 
@@ -129,7 +129,7 @@ async def test_answer_named_by_its_id_goes_on() -> None:
             body = await turn(episode, agent)
             agent.wire |= {"input": [], "previous_response_id": body["id"]}
             agent.answer("Go on.")
-        assert [one.branch for one in episode.trajectory().turns] == [None] * 6
+        assert [one.continues for one in episode.trajectory().turns] == [None] * 6
         first = episode.trajectory().turns[0].messages
         assert [message.role for message in first] == ["system", "user"]
 

@@ -17,7 +17,7 @@ from aiohttp import web
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 from orl_core.errors import EngineError
-from orl_core.trajectory import Generation
+from orl_core.trajectory import ROOT, Generation
 from orl_gateway import Episode, Gateway
 from orl_gateway.api import gateway
 from orl_gateway.dialects.chat import CHAT
@@ -60,8 +60,8 @@ async def served(engine: Any, **settings: Any) -> AsyncGenerator[Served]:
         yield Served(gateway, episode)
 
 
-def branches(episode: Episode) -> list[str | None]:
-    return [turn.branch for turn in episode.trajectory().turns]
+def continued(episode: Episode) -> list[int | None]:
+    return [turn.continues for turn in episode.trajectory().turns]
 
 
 Said = list[Any]  # the conversation, in the form of one API
@@ -118,7 +118,7 @@ async def test_conversation_of_an_sdk_is_one_row(sdk: Callable[..., Awaitable[st
     async with served(Model(("reasoned", "calls", "text"))) as play:
         said: Said = [USER]
         assert [await sdk(play, said, streams) for _ in range(3)][-1] == "I say the number 2."
-        assert branches(play.episode) == [None] * 3
+        assert continued(play.episode) == [None] * 3
 
 
 async def test_models_are_listed_for_both_sdks() -> None:
@@ -249,7 +249,7 @@ async def test_same_request_without_a_retry_is_a_second_sample() -> None:
     async with served(Model()) as play, play.openai() as client:
         answers = [await client.chat.completions.create(model="m", messages=[USER]) for _ in range(2)]
         assert answers[0].id != answers[1].id
-        assert branches(play.episode) == [None, "fork"]
+        assert continued(play.episode) == [None, ROOT]
 
 
 def replied(name: str, calls: list[str]) -> Callable[[], Any]:

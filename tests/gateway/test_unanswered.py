@@ -13,7 +13,7 @@ from orl_gateway.dialects.responses import RESPONSES
 
 from tests.gateway.agents import LOOK, Model
 from tests.gateway.test_dialects import APIS, wire
-from tests.gateway.test_server import CHAT_TOOLS, USER, branches, served
+from tests.gateway.test_server import CHAT_TOOLS, USER, continued, served
 
 AGAIN: Any = {"role": "user", "content": "Go on."}
 WORDS = {  # that clients of each provider look for
@@ -100,7 +100,7 @@ async def test_agent_that_answers_what_was_missing_goes_on() -> None:
         assert second not in str(refused.value)
         said.append({"role": "tool", "tool_call_id": first, "content": "A door."})
         await client.chat.completions.create(messages=said, **asked)
-        assert branches(play.episode) == [None, None]
+        assert continued(play.episode) == [None, None]
 
 
 async def test_agent_that_drops_a_call_for_a_users_message_is_refused() -> None:

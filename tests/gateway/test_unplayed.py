@@ -15,6 +15,7 @@ import pytest
 from msgspec import structs
 from orl_core.config import EnvironmentConfig
 from orl_core.datum import to_data
+from orl_core.estimators import ESTIMATORS
 from orl_core.limits import Limits
 from orl_core.trajectory import RolloutSpec, StopDetail, StopReason, Trajectory
 from orl_gateway import AgentEpisode, Gateway
@@ -24,8 +25,8 @@ from orl_rollout.results.metrics import evaluation_metrics, stats_of
 from orl_rollout.results.outcome import outcome_of
 from orl_rollout.runtime.player import Player
 from orl_rollout.runtime.runtime import RolloutRequest
+from orl_rollout.training.rows import rows_of
 from orl_testing import ScriptedSession
-from orl_trl.training.rollouts import columns_of
 
 from tests.gateway.agents import LIMITS, RENDERER, TASK, Model
 from tests.gateway.test_player import Late, Sessions, config_of, play, program, session_of
@@ -203,5 +204,4 @@ async def test_agent_that_did_not_play_is_in_no_metric() -> None:
     metrics = evaluation_metrics(map(stats_of, outcomes))
     assert (metrics["A/B/rollouts"], metrics["A/B/judged"], metrics["A/B/tasks"]) == (2, 0, 0)
     assert not any(name.endswith(("/reward", "/success")) or "pass@" in name for name in metrics)
-    columns = columns_of(outcomes)
-    assert (columns["reward"], [any(mask) for mask in columns["env_mask"]]) == ([None, None], [False, False])
+    assert rows_of(outcomes, 2, ESTIMATORS["grpo"], turns=False) == []

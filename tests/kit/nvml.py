@@ -24,7 +24,7 @@ class Gpu:
 class Driver(ModuleType):
     """The module. `opened` counts nvmlInit without nvmlShutdown; without GPUs there is no driver.
 
-    `on_sample` is called after the memory of a GPU was read.
+    `parts` are divisions of GPUs (MIG), which have no number. `on_sample` is called after the memory of a GPU was read.
     """
 
     NVMLError = pynvml.NVMLError
@@ -32,6 +32,7 @@ class Driver(ModuleType):
     def __init__(self, *gpus: Gpu) -> None:
         super().__init__("pynvml")
         self.gpus, self.opened = gpus, 0
+        self.parts: tuple[Gpu, ...] = ()
         self.on_sample: Callable[[], None] = lambda: None
 
     def nvmlInit(self) -> None:
@@ -49,6 +50,12 @@ class Driver(ModuleType):
         if self.gpus[index].lost:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
         return self.gpus[index]
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Gpu:
+        for gpu in (*self.gpus, *self.parts):
+            if gpu.uuid == uuid:
+                return gpu
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
 
     def nvmlDeviceGetUUID(self, gpu: Gpu) -> str:
         return gpu.uuid

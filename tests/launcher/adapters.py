@@ -39,7 +39,7 @@ class Adapter:
         return config
 
     def plan(self, run: Run) -> Plan:
-        command = "\n".join([f"would train {run.config.trainer.model} with trl", *run.extra])
+        command = "\n".join([f"would train {run.config.trainer.model} with local", *run.extra])
         return Plan(command=command, memory="GiB on each GPU\nsum [0] 9474.0", problems=self._problems)
 
 

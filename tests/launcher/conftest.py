@@ -23,7 +23,7 @@ def own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The folder of a checkpoint, named as the engine's stand-in names its model."""
-    from tests.trl.checkpoints import write_checkpoint
+    from tests.local.checkpoints import write_checkpoint
 
     folder = tmp_path_factory.mktemp("models") / "stand-in"
     write_checkpoint(folder)

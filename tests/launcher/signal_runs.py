@@ -2,7 +2,7 @@
 
     just test-signals --seed 1
 
-Each run is a fork of this process, which has torch and TRL loaded already: what takes a minute takes seconds, and the
+Each run is a fork of this process, which has torch loaded already: what takes a minute takes seconds, and the
 signals meet the same code. Each run is bounded in time, and so is their number. A line tells each run, the last one
 the sum. Exit code 1 where a signal is lost, a process is left or a file is torn.
 """
@@ -35,12 +35,12 @@ SECONDS = 120.0  # for a run to come to its stage, and again to end after the si
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOADED = (
     "torch",
-    "datasets",
     "matplotlib.pyplot",
     "openreward",
     "rich.progress",
-    "orl_trl.training.training_run",
-    "orl_trl.engine.sampler",
+    "orl_local.run",
+    "orl_local.engine.in_process_engine",
+    "orl_local.rank",
 )
 CONFIG = """\
 environments:
@@ -48,7 +48,7 @@ environments:
 rollout: {{turn_tokens: 4, context_tokens: 1024}}
 eval: {{max_tasks: 2}}
 trainer:
-  {{backend: trl, model: {model}, num_rollout: 2, rollout_batch_size: 2, n_samples: 2, lr: 1e-3, save_interval: 1}}
+  {{backend: local, model: {model}, num_rollout: 2, rollout_batch_size: 2, n_samples: 2, lr: 1e-3, save_interval: 1}}
 """
 
 
@@ -75,7 +75,7 @@ def measured(rows: int, folder: Path) -> bool:
     return path.is_file() and path.read_bytes().count(b"\n") >= rows
 
 
-TRAIN = ("train", "trl", "--config", "config.yaml", "--name", "run")
+TRAIN = ("train", "local", "--config", "config.yaml", "--name", "run")
 ROLLOUT = ("rollout", "--config", "config.yaml", "--name", "run", "--samples", "8")
 SLIME = (
     *("train", "slime", "--config", "slime.yaml", "--task-data", "given.jsonl", "--model", "shape", "--name", "run"),
@@ -83,11 +83,11 @@ SLIME = (
 )
 UPLOAD = ("upload", "left", "--set", "rollout.upload=true")
 STAGES = (
-    Stage(name="train: training", command=TRAIN, begins=partial(measured, 1), seconds=4),
+    Stage(name="train: training", command=TRAIN, begins=partial(measured, 1), seconds=1.5),
     Stage(name="train: saving", command=TRAIN, begins=partial(there, "runs/run/checkpoint.unfinished"), seconds=0.1),
     Stage(name="train: start", command=TRAIN, begins=at_once, seconds=1),
     Stage(name="train: measuring", command=TRAIN, begins=partial(there, "runs/run/journal-*"), seconds=1),
-    Stage(name="train: second step", command=TRAIN, begins=partial(measured, 2), seconds=3),
+    Stage(name="train: second step", command=TRAIN, begins=partial(measured, 2), seconds=0.5),
     Stage(name="train: report", command=TRAIN, begins=partial(there, "runs/run/checkpoint"), seconds=1),
     Stage(name="train: tasks", command=TRAIN, begins=partial(there, "runs/run"), seconds=0.5),
     Stage(name="train: loading", command=TRAIN, begins=partial(there, "runs/run/eval_tasks.jsonl"), seconds=1),
@@ -194,7 +194,7 @@ def judged(command: Sequence[str], code: int | None, number: signal.Signals, fol
     if code != 128 + number and not before:
         faults.append(f"LOST: exit code {code}")
     weights = (*run.glob("checkpoint"), *run.glob("trainer/checkpoint-*"))
-    for checkpoint in weights if "trl" in command else ():  # the checkpoint of the stand-in for slime has none
+    for checkpoint in weights if "local" in command else ():  # the checkpoint of the stand-in for slime has none
         try:
             AutoModelForCausalLM.from_pretrained(checkpoint)
         except (OSError, ValueError, RuntimeError) as exc:
@@ -211,10 +211,12 @@ def misreported(run: Path, trainer: str) -> list[str]:
         faults.append("TORN: no summary")
     if (run / "summary.json").is_file():
         summary = json.loads((run / "summary.json").read_bytes())
-        whole = trainer == "trl" and summary["steps"] == 2 and (run / "checkpoint").is_dir() and "error" not in summary
+        whole = (
+            trainer == "local" and summary["steps"] == 2 and (run / "checkpoint").is_dir() and "error" not in summary
+        )
         if not summary.get("interrupted") and not whole:
             faults.append(f"TORN: the summary speaks of a finished run: {summary}")
-        if trainer == "trl" and summary["steps"] and not (run / "checkpoint").is_dir():
+        if trainer == "local" and summary["steps"] and not (run / "checkpoint").is_dir():
             faults.append("TORN: steps were made, and no weights are there")
         if whole and not summary.get("interrupted") and not (run / "report.html").is_file():
             faults.append("TORN: a finished run has no report")
@@ -258,7 +260,7 @@ def furnish(folder: Path, url: str, model: Path) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    from tests.trl.checkpoints import write_checkpoint
+    from tests.local.checkpoints import write_checkpoint
 
     parser = argparse.ArgumentParser(prog="python -m tests.launcher.signal_runs")
     parser.add_argument("--runs", type=int, default=60)
@@ -266,7 +268,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--only", default="", help="stages whose name begins like this")
     parser.add_argument("--seconds", type=float, default=3600, help="begin no run after this")
     chosen = parser.parse_args(argv)
-    os.environ |= {"OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1"}
+    os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     for module in LOADED:
         import_module(module)
     from orl_playground.server import serving

@@ -95,7 +95,7 @@ def make_metrics(step: int, share: float, rng: random.Random) -> dict[str, float
 def make_run(folder: Path, *, steps: int = 30, finished: bool = True, prompt: str = "") -> Path:
     """Write the files of a run into `folder`, `report.html` and `curve.png` left out."""
     folder.mkdir(parents=True)
-    trainer = {"backend": "trl", "model": ENVIRONMENT, "lr": 4e-4, "n_samples": 16, "num_rollout": steps}
+    trainer = {"backend": "local", "model": ENVIRONMENT, "lr": 4e-4, "n_samples": 16, "num_rollout": steps}
     config = decode_config({"environments": {ENVIRONMENT: {"eval_splits": ["test"]}}, "trainer": trainer}, "test")
     (folder / "config.json").write_bytes(msgspec.json.encode(config.public()))
     rng = random.Random(0)
@@ -134,7 +134,7 @@ def make_run(folder: Path, *, steps: int = 30, finished: bool = True, prompt: st
             "seconds_warm_start": 61.5,
             "seconds_per_step": 4.2,
             "rollouts": steps * 128,
-            "versions": {"torch": "2.9.0", "trl": "1.16.0"},
+            "versions": {"torch": "2.9.0", "transformers": "5.12.1"},
         }
         (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
     return folder

@@ -58,13 +58,13 @@ def model_of(name: Path | str) -> str | None:
 
 
 def test_run_names_its_hugging_face_checkpoint() -> None:  # shows G24
-    folder = run_folder("trl")
+    folder = run_folder("local")
     assert model_of(hugging_face(folder / "checkpoint")) == str(folder / "checkpoint")
     assert model_of(folder) == str(folder / "checkpoint")
 
 
 def test_run_to_continue_names_its_last_checkpoint() -> None:
-    folder = run_folder("trl")
+    folder = run_folder("local")
     saved = str(hugging_face(folder / "checkpoint"))
     for load in (folder, saved):
         assert paths_of(load_config(LOCAL, [f"trainer.load={load}"]).trainer) == {"load": saved, "model": saved}
@@ -93,7 +93,7 @@ def test_critic_is_not_converted(capsys: Capture) -> None:
 
 
 def test_unfinished_run_names_what_it_saved_last() -> None:
-    folder = run_folder("trl")
+    folder = run_folder("local")
     for step in (10, 4):
         write_note(hugging_face(folder / "trainer" / f"checkpoint-{2 * step}"), Checkpoint(format="hf", step=step))
     assert model_of(folder) == str(folder / "trainer" / "checkpoint-20")
@@ -129,7 +129,7 @@ def test_run_names_converted_weights_of_its_last_step() -> None:
 
 
 def test_checkpoint_elsewhere_is_linked() -> None:
-    folder = run_folder("trl")
+    folder = run_folder("local")
     elsewhere = hugging_face(Path("elsewhere").absolute())
     (folder / "checkpoint").symlink_to(elsewhere)
     assert model_of(folder) == str(elsewhere)
@@ -175,8 +175,8 @@ def test_options_reach_the_trainer(converter: Converter, capsys: Capture) -> Non
         (["slime", "model", "--num-gpus", "0"], 2, "num_gpus"),
         (["slime", "model", "--model-args", "https://me:secret@host/x"], 2, "model_args"),
         (["slime", "model", "--outpt", "x"], 2, "did you mean --output?"),
-        (["trl", "model"], 1, "trl reads this checkpoint as it is"),
-        (["trl", "saved"], 1, "trl has no tool"),
+        (["local", "model"], 1, "local reads this checkpoint as it is"),
+        (["local", "saved"], 1, "local has no tool"),
     ],
 )
 def test_what_cannot_be_converted_is_refused(capsys: Capture, argv: list[str], code: int, told: str) -> None:

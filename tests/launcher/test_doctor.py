@@ -34,7 +34,7 @@ from tests.kit.routing import router
 from tests.kit.serving import engine
 from tests.kit.tokenizers import build, template
 from tests.launcher.platform_api import Platform, platform_api
-from tests.trl.checkpoints import write_checkpoint
+from tests.local.checkpoints import write_checkpoint
 from tests.two_pythons.environment import make_environment
 
 Capture = pytest.CaptureFixture[str]
@@ -112,7 +112,7 @@ def test_where_all_is_well_the_page_says_so_and_exits_with_0(doctor: Doctor, gal
         "weights `default`",
         "its context holds 32768 ids, the run needs 4096",
         "id 7 sampled after",
-        "trl: flags and sizes fit",
+        "local: flags and sizes fit",
     ):
         assert any(told in line for line in fine), told
     assert any("certified" in line and "hermes" in line for line in fine)
@@ -380,7 +380,7 @@ def test_environments_fail_one_by_one_with_their_words(doctor: Doctor, gallery: 
 def test_a_model_that_is_not_there(doctor: Doctor, trainer: dict[str, Any], told: str) -> None:
     lines = doctor(code=1, trainer=trainer)
     line, by_trainer = found(lines, "failed")
-    assert by_trainer.startswith("trl: trainer.model")
+    assert by_trainer.startswith("local: trainer.model")
     assert told in line
     assert "--model" in line
     assert "needs a certified tokenizer" in found(lines, "not checked")
@@ -482,7 +482,7 @@ def test_a_trainer_that_cannot_be_run(doctor: Doctor, monkeypatch: pytest.Monkey
 
 
 def test_step_that_opens_too_many_sockets_is_noted(doctor: Doctor) -> None:
-    step = {"backend": "trl", "rollout_batch_size": 1_000_000, "n_samples": 8}
+    step = {"backend": "local", "rollout_batch_size": 1_000_000, "n_samples": 8}
     assert any("ulimit -n" in line for line in doctor(trainer=step))
     rooms = {"Echo": {"max_concurrency": 8}}
     assert not any("ulimit" in line for line in doctor(trainer=step, environments=rooms))
@@ -493,7 +493,7 @@ def test_trainer_that_loads_slowly_has_not_failed(doctor: Doctor, monkeypatch: p
     monkeypatch.setattr("orl_launcher.doctor.doctor.plan_run", lambda *_, **__: released.wait(60))
     lines = doctor("--timeout", "5")
     released.set()
-    assert any(line.startswith("trl: loading the trainer") for line in found(lines, "still loading"))
+    assert any(line.startswith("local: loading the trainer") for line in found(lines, "still loading"))
 
 
 @pytest.mark.parametrize("backend", ["slime", "miles"])

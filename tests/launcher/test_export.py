@@ -12,8 +12,8 @@ import msgspec
 import pytest
 from orl_core.messages import Action, FailureKind, Message, ParseFailure, TextBlock, ToolCall, ToolResult, text_message
 from orl_core.trajectory import Generation, Trajectory, Turn
+from orl_launcher.commands.export import write
 from orl_launcher.export.conversations import ChatRow, rows_of
-from orl_launcher.export.files import FORMATS, write
 from orl_launcher.main import main
 from orl_rollout.edge import interrupt
 from orl_rollout.episodes.journal import read_journal
@@ -99,23 +99,22 @@ def test_jsonl_has_a_line_for_each_episode(made: Path, tmp_path: Path) -> None:
     assert main(["export", str(made), "--output", str(out)]) == 2
 
 
-@pytest.mark.parametrize("form", FORMATS)
-def test_signal_ends_an_export_without_a_file(tmp_path: Path, form: str) -> None:
+def test_signal_ends_an_export_without_a_file(tmp_path: Path) -> None:
     def interrupted() -> Iterator[ChatRow]:
         for _ in range(3):
             yield from rows(trajectory_of())
             signal.raise_signal(signal.SIGINT)
 
     with interrupt.listening(), pytest.raises(KeyboardInterrupt):
-        write(interrupted(), tmp_path / "out", form, "run")
+        write(interrupted(), tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("form", FORMATS)
-def test_remains_of_a_killed_export_are_replaced(made: Path, tmp_path: Path, form: str) -> None:
-    (tmp_path / ".out.part" / "data").mkdir(parents=True)
-    assert main(["export", str(made), "--format", form, "--output", str(tmp_path / "out")]) == 0
-    assert not (tmp_path / ".out.part").exists()
+def test_remains_of_a_killed_export_are_replaced(made: Path, tmp_path: Path) -> None:
+    (tmp_path / ".out.part").write_bytes(b"half a row")
+    assert main(["export", str(made), "--output", str(tmp_path / "out")]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert not (tmp_path / "out").read_bytes().startswith(b"half")
 
 
 def test_run_without_episodes_writes_nothing(tmp_path: Path) -> None:
@@ -125,19 +124,13 @@ def test_run_without_episodes_writes_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [journal.name]
 
 
-@pytest.mark.parametrize("form", ["jsonl", "parquet", "hf"])
-def test_datasets_loads_each_format(made: Path, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_datasets_loads_what_is_written(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
     import datasets
 
-    out = tmp_path / ("episodes" if form == "hf" else f"episodes.{form}")
-    assert main(["export", str(made), "--format", form, "--output", str(out)]) == 0
-    named: dict[str, Any] = {"path": str(out)} if form == "hf" else {"path": form, "data_files": str(out)}
-    if form == "jsonl":
-        named["path"] = "json"
-    loaded: Any = datasets.load_dataset(**named, cache_dir=str(tmp_path / "cache"))
-    counts = {name: len(split) for name, split in loaded.items()}
-    assert counts == ({"train": 1, "test": 6} if form == "hf" else {"train": 7})
-    row = loaded["test" if form == "hf" else "train"][0]
-    assert json.loads(row["messages"][0]["tool_calls"][0]["function"]["arguments"]) == {"number": 19}
-    assert row["reward"] == 0.0
+    out = str(tmp_path / "episodes.jsonl")
+    assert main(["export", str(made), "--output", out]) == 0
+    rows: Any = datasets.load_dataset("json", data_files=out, split="train", cache_dir=str(tmp_path / "cache"))
+    assert len(rows) == 7
+    assert json.loads(rows[0]["messages"][0]["tool_calls"][0]["function"]["arguments"]) == {"number": 19}
+    assert rows[0]["reward"] == 0.0

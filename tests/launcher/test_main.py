@@ -50,7 +50,7 @@ def test_help_names_every_command_and_how_to_begin(capsys: Capture) -> None:
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
     assert all(f"\n  {name}" in shown for name in COMMANDS)
-    assert "orl train trl" in shown
+    assert "orl train local" in shown
 
 
 def test_help_imports_no_package_but_its_own() -> None:
@@ -88,7 +88,7 @@ def test_version(capsys: Capture) -> None:
     ("argv", "hint"),
     [
         (["trian"], "did you mean train?"),
-        (["train", "trl", "--lrr", "3"], "did you mean --lr?"),
+        (["train", "local", "--lrr", "3"], "did you mean --lr?"),
         (["train", "--num-rollouts=3"], "did you mean --num-rollout?"),
         (["prepare", "--config", LOCAL, "--out", "x"], "did you mean --output?"),
         (["prepare", "--config", LOCAL, "--output", "x", "--max-tasks", "0"], "at least 1"),
@@ -96,8 +96,8 @@ def test_version(capsys: Capture) -> None:
         (["train", "--conf", LOCAL], "did you mean --config?"),
         (["train", "slime", "--entropy-coef", "0.1"], "after `--`"),
         (["train", "slime", "--async-buffer-size", "2"], "after `--`"),
-        (["train", "trl", "--tp", "2", "--save", "x"], "--tp is an option of miles and slime"),
-        (["train", "trl", "--python", "/usr/bin/python3"], "--python"),
+        (["train", "local", "--tp", "2", "--save", "x"], "--tp is an option of miles and slime"),
+        (["train", "local", "--python", "/usr/bin/python3"], "--python"),
     ],
 )
 def test_a_wrong_command_line_is_one_line_that_suggests(capsys: Capture, argv: list[str], hint: str) -> None:
@@ -107,13 +107,13 @@ def test_a_wrong_command_line_is_one_line_that_suggests(capsys: Capture, argv: l
 def test_a_broken_configuration_is_one_line_with_file_and_path(capsys: Capture, tmp_path: Path) -> None:
     broken = tmp_path / "broken.yaml"
     broken.write_text("environments: {Org/Env: {max_turns: 0}}\n", encoding="utf-8")
-    line = fails(capsys, 1, "train", "trl", "--config", str(broken))
+    line = fails(capsys, 1, "train", "local", "--config", str(broken))
     assert str(broken) in line
     assert "max_turns" in line
 
 
 def test_missing_configuration_says_how_to_get_one(capsys: Capture) -> None:
-    told = fails(capsys, 1, "train", "trl", "--config", "nowhere.yaml")
+    told = fails(capsys, 1, "train", "local", "--config", "nowhere.yaml")
     assert "nowhere.yaml: no such file" in told
     assert "orl init" in told
     assert "Errno" not in told
@@ -124,12 +124,12 @@ def test_default_configuration_needs_no_checkout(
 ) -> None:
     fake_adapter("train_well")
     monkeypatch.setenv("ORL_CACHE", str(tmp_path / "cache"))
-    assert main(["train", "trl", "--dry-run"]) == 0
+    assert main(["train", "local", "--dry-run"]) == 0
     assert "would train playground/GuessNumber" in capsys.readouterr().out
     assert load_config(Path(DEFAULT_CONFIG)) == load_config(Path(DEFAULT_CONFIG))
 
 
-@pytest.mark.parametrize("command", [["train", "trl"], ["rollout"]])
+@pytest.mark.parametrize("command", [["train", "local"], ["rollout"]])
 @pytest.mark.parametrize("model", ["/nowhere/model", "./model", "runs/nowhere"])
 def test_missing_model_is_refused_before_any_work(capsys: Capture, command: list[str], model: str) -> None:
     told = fails(capsys, 1, *command, "--config", LOCAL, "--model", model)
@@ -137,7 +137,7 @@ def test_missing_model_is_refused_before_any_work(capsys: Capture, command: list
 
 
 def test_an_override_of_the_wrong_type(capsys: Capture) -> None:
-    told = fails(capsys, 1, "train", "trl", "--config", LOCAL, "--lr", "fast")
+    told = fails(capsys, 1, "train", "local", "--config", LOCAL, "--lr", "fast")
     assert "command line" in told
     assert "$.trainer.lr" in told
     assert LOCAL not in told
@@ -161,11 +161,11 @@ def test_hints_start_as_the_program_did(
     [("tool_format=xml", "hermes"), ("group_reward.mode=on", "blend")],
 )
 def test_unknown_word_lists_the_valid_ones(capsys: Capture, setting: str, valid: str) -> None:
-    assert valid in fails(capsys, 1, "train", "trl", "--config", LOCAL, "--set", setting)
+    assert valid in fails(capsys, 1, "train", "local", "--config", LOCAL, "--set", setting)
 
 
 @pytest.mark.usefixtures("no_adapters")
-@pytest.mark.parametrize("backend", ["slime", "miles", "trl"])
+@pytest.mark.parametrize("backend", ["slime", "miles", "local"])
 def test_missing_adapter_says_how_to_install_it(capsys: Capture, backend: str) -> None:
     line = fails(capsys, 2, "train", backend, "--config", WHODUNIT)
     assert f"orl-{backend}: not in this environment" in line
@@ -192,12 +192,12 @@ def test_a_dry_run_shows_the_settings_and_does_nothing(
 ) -> None:
     fake_adapter("train_well")
     monkeypatch.setenv("ORL_CACHE", str(tmp_path / "cache"))
-    argv = ["train", "trl", "--config", LOCAL, "--dry-run", "--lr", "2e-4", "--wandb-run", "yes", "--", "--x", "1 2"]
+    argv = ["train", "local", "--config", LOCAL, "--dry-run", "--lr", "2e-4", "--wandb-run", "yes", "--", "--x", "1 2"]
     argv[2:2] = ["--rollout-batch-size", "1000000"]
     assert main(argv) == 0
     printed = capsys.readouterr()
     *plan, lacking = printed.out.splitlines()
-    assert plan == ["would train playground/GuessNumber with trl", "--x", "1 2"]
+    assert plan == ["would train playground/GuessNumber with local", "--x", "1 2"]
     assert "ulimit -n" in lacking
     for told in ("0.0002", "would serve playground/GuessNumber", "would make playground/GuessNumber", "\nsum [0] 9474"):
         assert told in printed.err
@@ -212,9 +212,9 @@ def test_dry_run_finds_the_cached_model_of_the_playground(
     made = checkpoint_folder(load_config(Path(DEFAULT_CONFIG)), tmp_path)
     made.mkdir()
     (made / "warm_start.json").write_text('{"seconds": 1.0}', "utf-8")
-    assert main(["train", "trl", "--config", LOCAL, "--dry-run"]) == 0
+    assert main(["train", "local", "--config", LOCAL, "--dry-run"]) == 0
     printed = capsys.readouterr()
-    assert printed.out == f"would train {made} with trl\n"
+    assert printed.out == f"would train {made} with local\n"
     assert "would make" not in printed.err
 
 
@@ -223,7 +223,7 @@ def test_run_that_cannot_start_makes_no_model(
 ) -> None:
     fake_adapter("without_gpus")
     monkeypatch.setenv("ORL_CACHE", str(tmp_path / "cache"))
-    assert "0 GPUs" in fails(capsys, 1, "train", "trl", "--config", LOCAL)
+    assert "0 GPUs" in fails(capsys, 1, "train", "local", "--config", LOCAL)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -237,7 +237,7 @@ def training(fake_adapter: Callable[[str], None], tmp_path: Path) -> Training:
 
     def words(adapter: str, name: str) -> list[str]:
         fake_adapter(adapter)
-        return ["train", "trl", "--config", str(config), "--name", name]
+        return ["train", "local", "--config", str(config), "--name", name]
 
     return words
 

@@ -65,13 +65,13 @@ def test_run_with_overlap_does_not_start(capsys: pytest.CaptureFixture[str], con
     if given:
         assert main(["prepare", "--config", config, "--split", "train", "--output", "given.jsonl"]) == 0
     more = ["--task-data", "given.jsonl"] if given else []
-    assert main(["train", "trl", "--config", config, "--name", "one", *more]) == 1
+    assert main(["train", "local", "--config", config, "--name", "one", *more]) == 1
     assert "4 of 4 held-out tasks" in capsys.readouterr().err
     assert not Path("runs/one").exists()
 
 
 def test_report_names_overlap_that_is_allowed(config: str) -> None:
-    assert main(["train", "trl", "--config", config, "--name", "one", *ALLOWED]) == 0
+    assert main(["train", "local", "--config", config, "--name", "one", *ALLOWED]) == 0
     assert read_object(Path("runs/one/summary.json"))["overlap"] == 4
     page = Path("runs/one/report.html").read_text("utf-8")
     assert "on held-out tasks" in page

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import json
 import shlex
@@ -55,7 +56,7 @@ def test_tasks_are_played_against_an_engine_and_measured(capsys: Capture, tmp_pa
     tokenizer = build(template("qwen3_instruct_2507"))
     run = tmp_path / "run"  # its name stands for its checkpoint
     tokenizer.save_pretrained(hugging_face(run / "checkpoint"))
-    (run / "config.json").write_text('{"environments": {}, "trainer": {"backend": "trl"}}', encoding="utf-8")
+    (run / "config.json").write_text('{"environments": {}, "trainer": {"backend": "local"}}', encoding="utf-8")
     out = Path("runs/out")
     wide = ["--set", "rollout.turn_tokens=128", "--set", "rollout.context_tokens=4096"]
     with engine(guessing(tokenizer)) as url:
@@ -137,7 +138,7 @@ def test_agent_is_a_function_or_a_command(capsys: Capture) -> None:
         assert "--agent" in capsys.readouterr().err
     assert main(["rollout", "--config", LOCAL, "--agent", "no-such-program --now"]) == 1
     assert "no-such-program" in capsys.readouterr().err
-    assert main(["train", "trl", "--config", LOCAL, "--dry-run", "--agent", "no_such_module:f"]) == 1
+    assert main(["train", "local", "--config", LOCAL, "--dry-run", "--agent", "no_such_module:f"]) == 1
     assert "no_such_module" in capsys.readouterr().err
 
 
@@ -198,6 +199,9 @@ def test_continued_rollouts_keep_their_settings(
     for more in (*named, *(f"--set {change}" for change in sets)):
         assert main(["rollout", "--continue", "runs/out", *more.split()]) in (1, 2), more
         assert capsys.readouterr().err.count("\n") == 1
+    with Path("runs/out/rollout.lock").open("wb") as lock:  # as another process that plays
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert main(["rollout", "--continue", "runs/out"]) == 2
     assert main(["rollout", "--continue", "runs/out", "--set", "rollout.patience=5"]) == 0
     assert "is complete" in capsys.readouterr().out
 
@@ -242,7 +246,7 @@ def test_errors_above_the_rate_fail_and_are_in_the_summary(capsys: Capture, mode
 )
 def test_rollout_makes_a_new_run_of_that_name(capsys: Capture, words: list[str], advice: str) -> None:
     Path("runs/out").mkdir(parents=True)
-    for command in (["rollout"], ["train", "trl"], ["gateway", "--engine", "http://127.0.0.1:1", "--model", "m"]):
+    for command in (["rollout"], ["train", "local"], ["gateway", "--engine", "http://127.0.0.1:1", "--model", "m"]):
         assert main([*command, "--config", LOCAL, *words]) == 2
         assert advice in capsys.readouterr().err
     assert [path.name for path in Path().rglob("*")] == ["runs", "out"]
@@ -328,7 +332,7 @@ def test_dead_engine_fails_before_any_work(capsys: Capture, tmp_path: Path, mode
 def test_misspelt_game_is_refused_before_a_server_starts(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("orl_playground.server.subprocess.Popen")
     Path("c.yaml").write_text("environments: {playground/GuesNumber: {}}", encoding="utf-8")
-    for argv in (["prepare", "--output", "t.jsonl"], ["train", "trl", "--dry-run", "--model", "m"], ["doctor"]):
+    for argv in (["prepare", "--output", "t.jsonl"], ["train", "local", "--dry-run", "--model", "m"], ["doctor"]):
         assert main([*argv, "--config", "c.yaml"]) == 1
         said = capsys.readouterr()
         assert "did you mean guessnumber?" in said.err + said.out

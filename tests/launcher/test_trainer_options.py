@@ -16,11 +16,11 @@ from orl_core.errors import ConfigError
 from orl_launcher import cli, options, trainers
 from orl_launcher.cli import Parser
 from orl_launcher.configuration import resolve
-from orl_trl.options import own_options
+from orl_local.options import own_options
 
 from tests.kit.configs import LOCAL
 
-TRAINERS = ["miles", "slime", "trl"]
+TRAINERS = ["local", "miles", "slime"]
 
 
 def help_of(*words: str) -> str:
@@ -51,17 +51,17 @@ def test_options_keep_their_spelling() -> None:  # shows C5
     assert spelled["slime-path"] == "trainer.slime.path"
     assert spelled["miles-path"] == "trainer.miles.path"
     assert spelled["async"] == "trainer.cluster.async"
-    assert spelled["lora-rank"] == "trainer.trl.lora_rank"
+    assert spelled["lora-rank"] == "trainer.local.lora_rank"
 
 
 @pytest.mark.parametrize(
     ("words", "owner"),
     [
-        (["trl", "--tp", "2"], "slime"),
-        (["slime", "--lora-rank", "2"], "trl"),
+        (["local", "--tp", "2"], "slime"),
+        (["slime", "--lora-rank", "2"], "local"),
         (["slime", "--miles-path", "x"], "miles"),
         (["--async"], "slime"),
-        (["--config", LOCAL, "--set", "trainer.backend=slime", "--engine", "auto"], "trl"),
+        (["--config", LOCAL, "--set", "trainer.backend=slime", "--engine", "auto"], "local"),
     ],
 )
 def test_option_of_another_trainer_names_its_owner(words: list[str], owner: str) -> None:
@@ -70,13 +70,15 @@ def test_option_of_another_trainer_names_its_owner(words: list[str], owner: str)
 
 
 def test_trainer_is_that_of_the_command_line_or_the_file() -> None:
-    parsed = Parser("train", ["--name", "slime", "--lora-rank", "2", "trl"]).parse()
-    assert (parsed.backend, vars(parsed)["trainer.trl.lora_rank"]) == ("trl", 2)
+    parsed = Parser("train", ["--name", "slime", "--lora-rank", "2", "local"]).parse()
+    assert (parsed.backend, vars(parsed)["trainer.local.lora_rank"]) == ("local", 2)
     parsed = Parser("train", ["--config", LOCAL, "--set", "trainer.backend=miles", "--tp", "2"]).parse()
     assert vars(parsed)["trainer.cluster.tp"] == 2
 
 
-@pytest.mark.parametrize(("name", "near"), [("slim", "did you mean slime"), ("verl", "miles, slime, tinker, trl")])
+@pytest.mark.parametrize(
+    ("name", "near"), [("slim", "did you mean slime"), ("verl", "local, miles, slime, tinker, trl")]
+)
 def test_unknown_trainer_is_refused_with_those_that_are_here(name: str, near: str) -> None:
     with pytest.raises(cli.UsageError, match=near):
         Parser("train", [name]).parse()
@@ -104,9 +106,9 @@ def config_of(*argv: str) -> TrainerConfig:
         (["slime", "--async"], lambda made: cluster_of(made).asynchronous, True),
         (["slime"], lambda made: cluster_of(made).asynchronous, False),
         (["--lr", "1e-3", "--set", "trainer.lr=2e-3"], lambda made: made.lr, 2e-3),  # it has the last word
-        (["--set", "trainer.trl.lora_rank=2"], lambda made: own_options(made).lora_rank, 2),
+        (["--set", "trainer.local.lora_rank=2"], lambda made: own_options(made).lora_rank, 2),
         (["--lr", "null"], lambda made: made.lr, None),
-        (["--set", "trainer.backend=null"], lambda made: made.backend, "trl"),  # that of the default file
+        (["--set", "trainer.backend=null"], lambda made: made.backend, "local"),  # that of the default file
         *(([name], lambda made: made.backend, name) for name in TRAINERS),
         ([], lambda made: made, load_config(LOCAL).trainer),
     ],
@@ -124,7 +126,7 @@ def test_any_text_stays_that_text(text: str) -> None:
 
 
 def test_what_stands_after_two_dashes_is_the_trainers() -> None:
-    arguments = Parser("train", ["trl", "--lr", "1e-3", "--", "--lr", "5", "--", "x y"]).parse()
+    arguments = Parser("train", ["local", "--lr", "1e-3", "--", "--lr", "5", "--", "x y"]).parse()
     assert arguments.extra == ("--lr", "5", "--", "x y")
     assert vars(arguments)["trainer.lr"] == 1e-3
 
@@ -143,7 +145,7 @@ def test_what_is_no_learning_rate_is_refused(text: str) -> None:
 
 
 def test_wrong_option_of_a_trainer_is_refused_with_its_key() -> None:
-    with pytest.raises(ConfigError, match=r"\$\.trainer\.trl\.lora_rank"):
+    with pytest.raises(ConfigError, match=r"\$\.trainer\.local\.lora_rank"):
         config_of("--lora-rank", "0")
 
 

@@ -16,14 +16,14 @@ from orl_core.trajectory import RolloutSpec
 from orl_launcher.main import main
 from orl_launcher.warm_start.sources import Chat, episode_of
 from orl_launcher.warm_start.training import order_of
+from orl_local.warm_start import recipe
 from orl_rollout.episodes.journal import Journal, read_journal
 from orl_rollout.run_folder.checkpoint import checkpoint_in
 from orl_rollout.run_folder.record import read_record
-from orl_trl.warm_start import recipe
 
 from tests.kit.configs import LOCAL
 from tests.kit.tokenizers import build, renderer_of, template, tokenizer
-from tests.trl.checkpoints import weights_of
+from tests.local.checkpoints import weights_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 Capture = pytest.CaptureFixture[str]

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from orl_cluster.hooks.samples import fill, split
 from orl_core.config import RunConfig, decode_config
 from orl_core.errors import OrlError, SessionError
+from orl_core.estimators import ESTIMATORS
 from orl_core.messages import TextBlock, ToolResult, text_message
 from orl_core.task import Task
 from orl_core.trajectory import Generation, StopReason, Trajectory
@@ -38,8 +39,8 @@ from orl_rollout.openreward.transport import RemoteFailure
 from orl_rollout.results.metrics import metrics_of, stats_of
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.runtime.runtime import RolloutRequest
+from orl_rollout.training.rows import rows_of
 from orl_testing import ScriptedEngine, ScriptedSession
-from orl_trl.training.rollouts import columns_of
 
 from tests.kit.runtimes import runtime_of
 from tests.kit.secret_forms import FORMS
@@ -103,8 +104,8 @@ def sinks(outcome: Outcome, config: RunConfig, folder: Path) -> dict[str, str]:
     slime, miles = SlimeSample(tokens=[9]), MilesSample(tokens=[9])
     fill(slime, outcome, text_of=DECODE)
     samples: list[Any] = [slime, *split(miles, outcome, text_of=DECODE)]
-    columns = columns_of([outcome])
-    ids = [*columns["prompt_ids"], *columns["completion_ids"], *(sample.tokens for sample in samples)]
+    ids = [sample.tokens for sample in samples]
+    assert not rows_of([outcome], 1, ESTIMATORS["grpo"], turns=False)
     assert not any(sample.loss_mask and any(sample.loss_mask) for sample in samples)
     return {
         "journal": msgspec.json.encode(entry, enc_hook=repr).decode(),

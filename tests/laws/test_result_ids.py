@@ -239,8 +239,8 @@ every_api = pytest.mark.parametrize(
 
 async def converse(
     name: str, engine: ScriptedEngine, turns: int, random: Random, api: ClientApi, form: Form, does: str = ""
-) -> list[str | None]:
-    """Play an agent that answers calls in any order. Return why its turns began a conversation.
+) -> list[int | None]:
+    """Play an agent that answers calls in any order. Return which turn each of its turns continues.
 
     It "edits" its first message before its last request, or "renames" calls, as clients do that want other ids.
     """
@@ -260,7 +260,7 @@ async def converse(
             answer = api.body(reply, request)
             results = [(sent.id, sent.call.arguments["x"]) for sent in reply.calls]
             random.shuffle(results)
-        return [turn.branch for turn in episode.trajectory().turns]
+        return [turn.continues for turn in episode.trajectory().turns]
 
 
 @every_format

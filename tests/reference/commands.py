@@ -13,8 +13,6 @@ INTRODUCTION = """\
 This page is made of the program's own help. `just NAME` runs `uv run orl NAME`, with torch for the commands that need
 it. `orl --version` prints the version. The exit code is 0 if the command is done, 1 if it failed, and 2 if the command
 line is wrong. After a signal it is 128 plus the signal's number.
-
-This turns on completion in bash and zsh: `eval "$(register-python-argcomplete orl)"`.
 """
 
 

@@ -1,39 +1,38 @@
-"""GPUs are found through torch, if it is there."""
+"""GPUs are asked of the driver, which may be missing, old, or without an answer."""
 
 from __future__ import annotations
-
-import sys
-from types import ModuleType, SimpleNamespace
 
 import pytest
 from orl_rollout.gpus import Gpu, count_gpus, gpu_memory
 
-
-def mem_get_info(index: int) -> tuple[int, int]:
-    if index == 1:
-        raise RuntimeError("CUDA error: out of memory")
-    return 30, 80
+from tests.kit import nvml
+from tests.kit.nvml import GIB, driver
 
 
-@pytest.fixture
-def torch(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A torch with two GPUs, the second of which is full."""
-    module = ModuleType("torch")
-    properties = SimpleNamespace(total_memory=90)
-    cuda = SimpleNamespace(
-        device_count=lambda: 2, mem_get_info=mem_get_info, get_device_properties=lambda index: properties
-    )
-    monkeypatch.setattr(module, "cuda", cuda, raising=False)
-    monkeypatch.setitem(sys.modules, "torch", module)
-    return module
+def test_memory_in_use_of_visible_gpus(monkeypatch: pytest.MonkeyPatch):  # shows G6
+    with driver(nvml.Gpu("GPU-a", gib=30), nvml.Gpu("GPU-b", None)):
+        assert count_gpus() == 2
+        assert gpu_memory() == (Gpu(total=80 * GIB, free=50 * GIB), Gpu(total=80 * GIB, free=80 * GIB))
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+        assert (count_gpus(), gpu_memory()) == (1, (Gpu(total=80 * GIB, free=80 * GIB),))
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")  # the first one that a program sees is the second one here
+        assert [gpu.free for gpu in gpu_memory()] == [80 * GIB, 50 * GIB]
 
 
-@pytest.mark.usefixtures("torch")
-def test_full_gpu_does_not_tell_what_is_free():  # shows G6
-    assert count_gpus() == 2
-    assert gpu_memory() == (Gpu(total=80, free=30), Gpu(total=90))
+def test_no_driver_is_no_gpu():
+    with driver():
+        assert (count_gpus(), gpu_memory()) == (0, ())
 
 
-def test_no_torch_is_no_gpu(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "torch", None)
-    assert (count_gpus(), gpu_memory()) == (0, ())
+def test_gpu_that_fell_off_the_bus_is_none():
+    lost = nvml.Gpu("GPU-a")
+    lost.lost = True
+    with driver(lost, nvml.Gpu("GPU-b")):
+        assert len(gpu_memory()) == count_gpus() == 1
+
+
+def test_division_that_is_visible_counts(monkeypatch: pytest.MonkeyPatch):
+    with driver(nvml.Gpu("GPU-a")) as made:
+        made.parts = (nvml.Gpu("MIG-b", None, 60.0),)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-b,MIG-gone")
+        assert gpu_memory() == (Gpu(total=80 * GIB, free=20 * GIB),)

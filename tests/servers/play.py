@@ -2,8 +2,8 @@
 
 `environments.yaml` names them. Each is checked out, installed into a virtual environment of its own, and served on
 loopback. A stand-in for SGLang says the calls that the file lists; a tiny model that has read these episodes is trained
-with TRL. Then the journals are compared with the server's own log. Nothing of the environments is kept in this
-repository.
+with `orl train local`. Then the journals are compared with the server's own log. Nothing of the environments is kept in
+this repository.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def configuration(name: str, foreign: Foreign, url: str) -> dict[str, Any]:
         "openreward_run_name": "played",
         "rollout": {"turn_tokens": 192, "context_tokens": 12288, "tool_result_tokens": 512, "max_nudges": 1},
         "trainer": {
-            "backend": "trl",
+            "backend": "local",
             "rollout_batch_size": GROUPS,
             "n_samples": GROUP,
             "num_rollout": STEPS,
@@ -147,7 +147,7 @@ def play(name: str, foreign: Foreign, checkouts: Path, output: Path) -> Played:
             model, tokenizer, [one for entry in entries for one in to_data(entry.trajectory, reward=entry.reward)]
         )
         began, started = log.stat().st_size, time.monotonic()
-        codes["train"] = orl(["train", "trl", *common, "--task-data", str(tasks), "--name", "trained"])
+        codes["train"] = orl(["train", "local", *common, "--task-data", str(tasks), "--name", "trained"])
         seconds = time.monotonic() - started
         training = episodes_of_journal(output / "runs" / "trained"), episodes_of_server(log, began)
     return Played(name, codes, rollouts, training, seconds)

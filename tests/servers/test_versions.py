@@ -31,8 +31,8 @@ from orl_testing import ScriptedEngine
 from rich.console import Console
 
 from tests.kit.episodes import RENDERER, TOKENIZER
+from tests.local.checkpoints import write_checkpoint
 from tests.servers.process import installed, serving
-from tests.trl.checkpoints import write_checkpoint
 
 pytestmark = pytest.mark.servers
 
@@ -123,7 +123,7 @@ def test_file_of_init_trains_two_steps(sdk: Sdk, tmp_path: Path, monkeypatch: py
     write_checkpoint(tmp_path / "model")
     assert main(["init", sdk.url, "--model", "model", "--output", "my.yaml"]) == 0
     small = ["--num-rollout", "2", "--n-samples", "2", "--max-response-len", "8", "--set", "eval.max_tasks=2"]
-    assert main(["train", "trl", "--config", "my.yaml", "--name", "two", *small]) == 0
+    assert main(["train", "local", "--config", "my.yaml", "--name", "two", *small]) == 0
     rows = [row for row in read(Path("runs/two/metrics.jsonl")) if row.kind == "train"]
     assert [row.overall("judged") for row in rows] == [10.0, 10.0]  # five tasks, two rollouts of each
 

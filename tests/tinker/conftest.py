@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.local.checkpoints import write_checkpoint
 from tests.tinker.serving import Served, served
-from tests.trl.checkpoints import write_checkpoint
 
 
 @pytest.fixture(autouse=True)

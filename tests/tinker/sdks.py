@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 TOO_OLD, SDKS = "0.24.1", ("0.25.0", "0.27.2", "newest")
 ORL = [
     *("packages/orl-core", "packages/orl-rollout", "packages/orl-gateway", "packages/orl-tinker"),
-    *("packages/orl-trl[tensorboard,wandb]", "packages/orl-testing[tinker]", "apps/launcher", "apps/playground"),
+    *("packages/orl-local[tensorboard,wandb]", "packages/orl-testing[tinker]", "apps/launcher", "apps/playground"),
 ]
 TOOLS = ("pytest", "pytest-asyncio", "pytest-xdist", "hypothesis")
 SHOWN = ("tinker", "transformers", "torch", "peft", "trl", "protobuf", "pydantic")

@@ -19,9 +19,9 @@ from orl_rollout.run_folder.contract import Run
 from orl_tinker.resume import saved_in
 from torch import Tensor
 
+from tests.local.fakes import by_row, rows, summary
 from tests.tinker.serving import ROOT, Served
 from tests.tinker.test_training import run_at, trained
-from tests.trl.fakes import by_row, rows, summary
 
 ROUNDING = 3e-5  # an update changes weights by 1e-3
 
@@ -138,7 +138,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from tests.tinker.test_training import run_at, trained
-from tests.trl.fakes import by_row
+from tests.local.fakes import by_row
 class Away:
     url = sys.argv[1]
 def script(key):

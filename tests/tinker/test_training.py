@@ -21,8 +21,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.util.tensor_util import make_ndarray
 
 from tests.kit.wandb_files import rows_of
+from tests.local.fakes import Player, by_row, make_run, rows, summary
 from tests.tinker.serving import Served
-from tests.trl.fakes import Player, by_row, make_run, rows, summary
 
 
 def run_at(server: Served, folder: Path, checkpoint: Path, *, held_out: int = 0, **trainer: Any) -> Run:

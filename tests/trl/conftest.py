@@ -1,25 +1,17 @@
-"""The embedded trainer's tests: a random model of three layers with a real tokenizer, scripted rollouts, one thread."""
+"""A random model of three layers with a real tokenizer, on one thread."""
 
 from __future__ import annotations
 
 import os
 
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
-os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 from pathlib import Path
 
 import pytest
-import torch
-from transformers import Qwen3ForCausalLM
 
-from tests.trl.checkpoints import write_checkpoint
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    torch.set_num_threads(1)
+from tests.local.checkpoints import write_checkpoint
 
 
 @pytest.fixture(scope="session")
@@ -27,8 +19,3 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     write_checkpoint(folder)
     return folder
-
-
-@pytest.fixture(scope="session")
-def model(checkpoint: Path) -> Qwen3ForCausalLM:
-    return Qwen3ForCausalLM.from_pretrained(checkpoint, dtype="float32")

@@ -1,4 +1,4 @@
-"""Frameworks that play through the gateway: what each needs, and its rows, branches and counts.
+"""Frameworks that play through the gateway: what each needs, its rows and its counts.
 
 Each has an environment of its own in .frameworks/, with the versions of one day, because their packages exclude each
 other. `row_of` makes the table of docs/evidence/agents.md.
@@ -23,7 +23,7 @@ PYTHON = "3.11"
 SECONDS = 180.0
 WON = "1.0"
 CHAT, RESPONSES = "Chat Completions", "Responses"
-HEAD = "| framework | version | API | calls | rows | reward | branches | counted |\n|---|---|---|---|---|---|---|---|\n"
+HEAD = "| framework | version | API | calls | rows | reward | counted |\n|---|---|---|---|---|---|---|\n"
 CODE = "Take the middle.\n<code>\nprint(guess(number=NUMBER))\n</code>"
 REACT = 'Thought: Take the middle.\nAction: guess\nAction Input: {"number": NUMBER}'
 FIELDS = (
@@ -35,7 +35,7 @@ FIELDS = (
 class Setup(Struct, frozen=True, kw_only=True):
     """A framework as it plays. The first of `packages` is the framework, pinned; `form` is how its model calls in text.
 
-    `branches` and `counts` are those that its episode must have.
+    `rows` and `counts` are those that its episode must have.
     """
 
     title: str
@@ -45,7 +45,7 @@ class Setup(Struct, frozen=True, kw_only=True):
     api: str = CHAT
     form: str = ""
     forced_calls: Literal["refuse", "sample"] = "refuse"
-    branches: dict[str, int] = {}
+    rows: int = 1
     counts: dict[str, int] = {}
 
     @property
@@ -55,10 +55,6 @@ class Setup(Struct, frozen=True, kw_only=True):
     @property
     def runs_on_node(self) -> bool:
         return self.program.endswith(".mjs")
-
-    @property
-    def rows(self) -> int:
-        return 1 + sum(self.branches.values())
 
     def agent(self, home: Path) -> AgentConfig:
         """Return the section `agent`. `home` is where frameworks leave what they keep between runs."""
@@ -92,7 +88,7 @@ class Setup(Struct, frozen=True, kw_only=True):
 SMOLAGENTS = {
     "program": "smolagents_agent.py",
     "packages": ("smolagents[mcp,openai]==1.26.0", "mcp<2"),
-    "branches": {"edit": 3},
+    "rows": 4,
 }
 PYDANTIC_AI = {"program": "pydantic_ai_agent.py", "packages": ("pydantic-ai-slim[mcp,openai]==2.68.0",)}
 
@@ -122,14 +118,14 @@ SETUPS = [
             "llama-index-tools-mcp",
         ),
         form=REACT,
-        branches={"edit": 3},
+        rows=4,
     ),
     Setup(
         title="DSPy ReAct",
         program="dspy_agent.py",
         packages=("dspy==3.4.1",),
         form=FIELDS,
-        branches={"edit": 3},
+        rows=4,
     ),
     Setup(
         title="Mastra",
@@ -172,8 +168,5 @@ SETUPS = [
 def row_of(setup: Setup) -> str:
     """Return the row of the table."""
     version = setup.packages[0].rpartition("@" if setup.runs_on_node else "==")[2]
-    counts = (
-        ", ".join(f"{count} {name}" for name, count in each.items()) or "none"
-        for each in (setup.branches, setup.counts)
-    )
-    return f"| {' | '.join((setup.title, version, setup.api, str(GUESSES), str(setup.rows), WON, *counts))} |"
+    counts = ", ".join(f"{count} {name}" for name, count in setup.counts.items()) or "none"
+    return f"| {' | '.join((setup.title, version, setup.api, str(GUESSES), str(setup.rows), WON, counts))} |"

@@ -1,4 +1,4 @@
-"""Frameworks play GuessNumber through the gateway: each wins, its rows and branches are known, and all ids train."""
+"""Frameworks play GuessNumber through the gateway: each wins, its rows are known, and all ids train."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def test_framework_wins_in_the_rows_that_are_known(setup: Setup, guess_num
     outcome = await play(guess_number, setup.agent(tmp_path), engine, context_tokens=CONTEXT_TOKENS)
     stats, trajectory = stats_of(outcome), outcome.trajectory
     assert (trajectory.error, trajectory.stop_reason, outcome.reward) == ("", StopReason.FINISHED, 1.0)
-    assert (stats.turns, stats.rows, stats.branches) == (GUESSES, setup.rows, setup.branches)
+    assert (stats.turns, stats.rows) == (GUESSES, setup.rows)
     assert trajectory.counts == setup.counts
     assert stats.action_tokens == stats.trained_tokens == engine.sampled
 

@@ -23,10 +23,10 @@ from orl_testing import Fault, FaultKind
 from tests.cluster.contract.inside import BOTH, MILES, SECONDS, SLIME, Inside, by_trainer, flat, param, step
 from tests.kit.health import hold_that_a_hanging_engine_is_replaced
 from tests.kit.torch_saved import weights_of
+from tests.local.checkpoints import write_checkpoint
 from tests.slime import episode
 from tests.slime.cases import Case, check, check_continued, key_of, route_of
 from tests.slime.playing import Hosted, break_once, configuration
-from tests.trl.checkpoints import write_checkpoint
 
 HANG = Fault(kind=FaultKind.HANG, at=0, tokens=3)
 REFUSAL = Fault(kind=FaultKind.STATUS, status=400, message="no", at=0)

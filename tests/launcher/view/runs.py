@@ -13,7 +13,7 @@ from msgspec import structs
 from orl_core.limits import TrainOn
 from orl_core.messages import Action, FailureKind, ParseFailure, Span, TextBlock, ToolCall, ToolResult, text_message
 from orl_core.task import Task
-from orl_core.trajectory import BranchCause, RolloutSpec, StopReason, Trajectory
+from orl_core.trajectory import RolloutSpec, StopReason, Trajectory
 from orl_launcher.view.server import Viewer
 from orl_rollout.episodes.frames import frame
 from orl_rollout.episodes.journal import encode_entry
@@ -50,8 +50,8 @@ def branching() -> Trajectory:
     """An agent's episode with two branches, with reasoning that does not train."""
     (turn,) = trajectory_of().turns
     first = structs.replace(turn, messages=(text_message("user", "Say it."),))
-    second = structs.replace(turn, continues=0, branch=None)
-    fork = structs.replace(turn, continues=0, branch=BranchCause.FORK, spans=(Span(part="reasoning", start=0, end=1),))
+    second = structs.replace(turn, continues=0)
+    fork = structs.replace(turn, continues=0, spans=(Span(part="reasoning", start=0, end=1),))
     limits = structs.replace(trajectory_of().job.limits, train_on=msgspec.convert({"reasoning": False}, TrainOn))
     job = structs.replace(trajectory_of().job, limits=limits)
     return structs.replace(trajectory_of(), job=job, turns=(first, second, fork))

@@ -69,7 +69,7 @@ def test_other_advantages_are_not_guessed(config: dict[str, Any]) -> None:
 
 
 def test_equal_rewards_have_no_advantage_in_a_group_of_the_trainers_own_size() -> None:
-    assert advantages_of(tree({"backend": "trl"}, size=None), group(*[1.0] * 16)) == [[0.0]] * 16
+    assert advantages_of(tree({"backend": "local"}, size=None), group(*[1.0] * 16)) == [[0.0]] * 16
     assert compared(tree(size=65), 65) is None
 
 
@@ -79,13 +79,15 @@ async def test_pages_grey_what_has_no_advantage(
 ) -> None:
     read, whole = list[int](), Index.entry
     monkeypatch.setattr(Index, "entry", lambda self, number: read.append(number) or whole(self, number))
-    make_run(tmp_path / "runs" / "trl", steps=2)
-    with (tmp_path / "runs" / "trl" / "journal-9.jsonl.zst").open("wb") as file:  # 16 rollouts are a group, 40 are none
+    make_run(tmp_path / "runs" / "local", steps=2)
+    with (tmp_path / "runs" / "local" / "journal-9.jsonl.zst").open(
+        "wb"
+    ) as file:  # 16 rollouts are a group, 40 are none
         for entry in (*group(*[1.0] * 16), *group(*[1.0] * 40, step=2), *group(*[0.0, 1.0] * 8, step=3)):
             file.write(frame(encode_entry(entry)))
     async with viewed(tmp_path / "runs", tmp_path / "cache") as client:
         pages = [
-            await (await client.get(f"/{TOKEN}/run/trl/{view}/{number}")).text()
+            await (await client.get(f"/{TOKEN}/run/local/{view}/{number}")).text()
             for view in ("episode", "group", "task")
         ]
     assert sum("this group did not train" in page for page in pages) == told

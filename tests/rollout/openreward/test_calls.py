@@ -14,8 +14,7 @@ from orl_rollout.edge.http import decode
 from orl_rollout.logs import Sparing
 from orl_rollout.openreward import OpenRewardClient, session
 from orl_rollout.openreward.cut_json import CutJson
-from orl_rollout.openreward.sse import EventReader
-from orl_rollout.openreward.transport import ANSWER_BYTES
+from orl_rollout.openreward.transport import ANSWER_BYTES, EventReader
 from orl_rollout.openreward.wire import result_of
 from orl_testing import environments as envs
 

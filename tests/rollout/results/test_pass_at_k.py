@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from orl_rollout.results.pass_at_k import mean_pass_at_k, pass_at_k
+from orl_rollout.results.metrics import mean_pass_at_k, pass_at_k
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=9), st.data())

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from orl_core.config import decode_config
+from orl_core.config import TrainerConfig, decode_config
 from orl_core.errors import ConfigError
-from orl_rollout.run_folder.tracking import Tracking, tracking_of
+from orl_rollout.run_folder import tracking
+from orl_rollout.run_folder.tracking import Tracking, tracked_by, tracking_of
 
 
 @pytest.fixture(autouse=True)
@@ -19,8 +20,24 @@ def nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "netrc"
 
 
+def trainer_of(**trainer: Any) -> TrainerConfig:
+    return decode_config({"environments": {"Org/Env": {}}, "trainer": trainer}, "test").trainer
+
+
 def tracked(**trainer: Any) -> Tracking:
-    return tracking_of(decode_config({"environments": {"Org/Env": {}}, "trainer": trainer}, "test").trainer)
+    return tracking_of(trainer_of(**trainer))
+
+
+def test_tracker_that_is_not_installed_is_refused_if_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracking, "find_spec", lambda _module: None)
+    asked: dict[str, Any]
+    for asked in ({"wandb_project": "mine"}, {"tensorboard": True}):
+        with pytest.raises(ConfigError, match="is not installed"):
+            tracked_by(trainer_of(**asked))
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    made = tracked_by(trainer_of())
+    assert made.mode is None
+    assert "wandb" in made.note
 
 
 @pytest.mark.parametrize("asked", [{"wandb_project": "p"}, {"wandb_run": "r"}])

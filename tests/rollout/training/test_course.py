@@ -9,8 +9,9 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from orl_core.config import decode_config
-from orl_core.errors import ConfigError, OrlError, RunAborted
+from orl_core.config import TrainerConfig, decode_config
+from orl_core.errors import OrlError, RunAborted
+from orl_core.estimators import ESTIMATORS
 from orl_core.task import Task
 from orl_rollout.loop.engine import Engine
 from orl_rollout.results.outcome import Outcome
@@ -20,6 +21,7 @@ from orl_rollout.runtime.runtime import RolloutRequest
 from orl_rollout.training.course import Course, Record, Schedule
 from orl_rollout.training.rows import Row
 
+from tests.kit.nvml import Gpu, driver
 from tests.kit.paid_turns import JOB, outcome
 
 TASKS = tuple(Task(env_name="A/B", deployment_name="A/B", index=index) for index in range(5))
@@ -48,8 +50,9 @@ class Counted:
         self._say(f"update {step}")
         return {"loss": 0.5, "logprob_difference": 0.001}
 
-    async def publish(self, version: str) -> None:
+    async def publish(self, version: str) -> Mapping[str, float]:
         self._say(f"publish {version}")
+        return {"weights_changed": float(version)}
 
     async def save(self, folder: Path, step: int) -> None:
         assert folder.name == CHECKPOINT
@@ -61,12 +64,16 @@ class Counted:
         return outcome([([1], [2, 3], float(request.rollout_id[-1] == "0"))])
 
 
+def schedule_of(trainer: TrainerConfig, **more: Any) -> Schedule:
+    return Schedule(trainer=trainer, estimator=ESTIMATORS["grpo"], tasks=TASKS, **more)
+
+
 def course(folder: Path, policy: Counted, *, done: int = 0, held_out: int = 2, **trainer: Any) -> Course:
     sizes = {"n_samples": 2, "rollout_batch_size": 2, "num_rollout": 3, **trainer}
     tree = {"environments": {ENVIRONMENT: {}}, "eval": {"interval": 2}, "trainer": sizes}
     config = decode_config(tree, "test")
     run = Run(config=config, folder=folder, task_data=folder / "tasks.jsonl")
-    schedule = Schedule(trainer=config.trainer, tasks=TASKS, held_out=TASKS[:held_out], done=done)
+    schedule = schedule_of(config.trainer, held_out=TASKS[:held_out], done=done)
     record = Record(run, ("orl-core", "no-such-package"), lambda: {"resumed_step": done})
     return Course(run, schedule, policy, policy, record, lambda *_: None)
 
@@ -77,7 +84,8 @@ def summary(folder: Path) -> dict[str, Any]:
 
 async def test_step_plays_updates_publishes_and_measures(tmp_path: Path) -> None:
     policy = Counted()
-    await course(tmp_path, policy, save_interval=2).run()
+    with driver(Gpu("GPU-a", 50, 3.0)):
+        await course(tmp_path, policy, save_interval=2).run()
     assert policy.said == [
         "publish 0", "eval/0",
         "train/1", "update 1", "publish 1",
@@ -88,7 +96,8 @@ async def test_step_plays_updates_publishes_and_measures(tmp_path: Path) -> None
     assert [(row.kind, row.step) for row in rows] == [
         ("eval", 0), ("train", 1), ("train", 2), ("eval", 2), ("train", 3), ("eval", 3),
     ]  # fmt: skip
-    assert rows[1].metrics["loss"] == 0.5
+    assert all(row.metrics["gpu0/memory_gib"] == 3.0 for row in rows)
+    assert (rows[1].metrics["loss"], rows[1].metrics["weights_changed"]) == (0.5, 1.0)
     assert {"rollout_seconds", "train_seconds", "weight_sync_seconds", "step_seconds"} < rows[1].metrics.keys()
     assert [len(batch) for batch in policy.rows] == [4, 4, 4]
     whole = summary(tmp_path)
@@ -111,13 +120,13 @@ async def test_run_goes_on_after_the_steps_that_are_done(tmp_path: Path) -> None
     [
         ({"train/2": RunAborted("too many")}, {"error": "too many"}, "save 1"),
         ({"update 2": OrlError("no memory")}, {"error": "no memory"}, "save 1"),
-        ({"publish 2": asyncio.CancelledError()}, {"interrupted": True}, "save 1"),
+        ({"publish 2": asyncio.CancelledError()}, {"interrupted": True}, "save 2"),
         ({"save 3": OrlError("disk full")}, {"error": "disk full"}, "save 3"),
         ({"update 2": OrlError("no memory"), "save 1": OrlError("disk full")}, {"error": "no memory"}, "save 1"),
         (
-            {"publish 2": asyncio.CancelledError(), "save 1": OrlError("disk full")},
+            {"publish 2": asyncio.CancelledError(), "save 2": OrlError("disk full")},
             {"error": "disk full", "interrupted": True},
-            "save 1",
+            "save 2",
         ),
         ({"update 1": ZeroDivisionError()}, {"error": "it broke off; the traceback says where"}, ""),
     ],
@@ -131,12 +140,6 @@ async def test_every_ending_leaves_summary_and_checkpoint(
     found = summary(tmp_path)
     assert {name: found[name] for name in ("error", "interrupted") if name in found} == ending
     assert [one for one in policy.said if one.startswith("save")] == [saved] * bool(saved)
-
-
-@pytest.mark.parametrize("name", ["ppo", "reinforce_plus_plus"])
-def test_estimator_that_a_course_cannot_make_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match=name):
-        course(tmp_path, Counted(), advantage_estimator=name)
 
 
 async def test_drift_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +156,7 @@ async def test_drift_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_tasks_of_a_step_come_once_an_epoch() -> None:
     config = decode_config({"environments": {ENVIRONMENT: {}}, "trainer": {"rollout_batch_size": 1}}, "test")
-    schedule = Schedule(trainer=config.trainer, tasks=TASKS)
+    schedule = schedule_of(config.trainer)
     keys = [schedule.tasks_of(step)[0].key for step in range(1, 11)]
     assert {*keys[:5]} == {*keys[5:]} == {task.key for task in TASKS}
     assert keys[:5] != keys[5:]

@@ -18,7 +18,7 @@ BEFORE: dict[str, Any] = {
     "environments": {"A/B": {"base_url": "http://127.0.0.1:1"}},
     "reward": "mine:score",
     "secrets": {"token": "sesame-123"},
-    "trainer": {"backend": "trl", "n_samples": 4, "num_rollout": 3, "flags": {"trl": {"x": 1}}, "trl": OPTIONS},
+    "trainer": {"backend": "local", "n_samples": 4, "num_rollout": 3, "flags": {"local": {"x": 1}}, "local": OPTIONS},
 }
 REFUSED: list[tuple[str, Any]] = [
     ("reward", "mine:other"), ("reward", None), ("reward_mode", "add"), ("system_prompt_template", "Go. {tools}"),
@@ -32,8 +32,8 @@ REFUSED: list[tuple[str, Any]] = [
 LISTED: list[tuple[str, Any]] = [
     ("environments.A/B.base_url", "http://127.0.0.1:2"), ("environments.A/B.success_reward", 0.1),
     ("environments.A/B.max_concurrency", 3), ("rollout.patience", 5.0), ("rollout.journal", "elsewhere"),
-    ("eval.samples", 4), ("trainer.num_rollout", 9), ("trainer.wandb_project", "p"), ("trainer.trl.engine", "local"),
-    ("trainer.trl.num_gpus", 4), ("trainer.flags.trl.x", 2), ("trainer.max_tokens_per_gpu", 7),
+    ("eval.samples", 4), ("trainer.num_rollout", 9), ("trainer.wandb_project", "p"), ("trainer.local.engine", "local"),
+    ("trainer.local.num_gpus", 4), ("trainer.flags.local.x", 2), ("trainer.max_tokens_per_gpu", 7),
 ]  # fmt: skip
 
 
@@ -85,7 +85,7 @@ def test_default_that_is_written_out_is_no_change() -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("trainer.flags", {}), ("trainer.trl", {}), ("trainer.adam_eps", 1e-8), ("rollout.context_tokens", 32768),
+    [("trainer.flags", {}), ("trainer.local", {}), ("trainer.adam_eps", 1e-8), ("rollout.context_tokens", 32768),
      ("environments.A/B.version", "2"), ("environments.A/B.env_overrides", {})],
 )  # fmt: skip
 def test_same_meaning_is_not_refused(key: str, value: Any) -> None:

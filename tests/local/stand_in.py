@@ -1,4 +1,4 @@
-"""The stand-in for SGLang on a thread: its logprobs and checksums are those of the checkpoint that it was sent last."""
+"""The stand-in for SGLang on a thread, with the weights that it was sent last, and a rank in this process."""
 
 from __future__ import annotations
 
@@ -9,14 +9,25 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
+from orl_local.engine.served_engine import ServedEngine
+from orl_local.engine.sglang_control import SglangControl
+from orl_local.planning import planned
+from orl_local.policy import LocalPolicy
+from orl_local.rank import Rank
+from orl_local.rank_job import job_of
+from orl_rollout.edge import interrupt
+from orl_rollout.run_folder.contract import Run
+from orl_rollout.training.course import Course, Record
 from orl_testing import Fault, SglangServer
 from orl_testing.sglang.checksums import fused_checksums
-from orl_trl.engine.sglang_control import SglangControl
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen3ForCausalLM
+
+from tests.local.fakes import Player
 
 Weights = dict[str, Tensor]
 Tamper = Callable[[Weights], Weights]
@@ -36,14 +47,30 @@ def logprobs_under(model: PreTrainedModel, ids: Sequence[int]) -> list[float]:
 
 
 class Loaded(SglangServer):
-    """The stand-in with the weights that it was sent. `tamper` is what goes wrong with them on the way."""
+    """The stand-in with the weights that it was sent. `tamper` is what goes wrong with them on the way.
+
+    `asked` is called at each request for ids.
+    """
 
     tamper: Tamper = staticmethod(untouched)
     shows = True  # its checksums
+    asked: Callable[[], None] = staticmethod(lambda: None)
+
+    def __init__(self, faults: tuple[Fault, ...]) -> None:
+        super().__init__(self._ids, faults=faults)
+        self.states: list[Weights] = []
+
+    def _ids(self, *_: object) -> Sequence[int]:
+        self.asked()
+        return range(20, 84)
+
+    @property
+    def state(self) -> Weights:
+        return self.states[-1]
 
     def load(self, folder: str) -> None:
         self.weights.append(folder)
-        self.state = self.tamper(load_file(Path(folder) / "model.safetensors"))
+        self.states.append(self.tamper(load_file(Path(folder) / "model.safetensors")))
         if self.shows:
             weights = {name: weight.contiguous().view(torch.uint8).numpy() for name, weight in self.state.items()}
             self.checksums = (fused_checksums({name: weight.tobytes() for name, weight in weights.items()}),)
@@ -51,7 +78,7 @@ class Loaded(SglangServer):
 
 @contextmanager
 def served(faults: tuple[Fault, ...] = ()) -> Generator[tuple[Loaded, SglangControl]]:
-    server = Loaded(lambda _ids, _sampling: range(20, 84), faults=faults)
+    server = Loaded(faults)
     started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     @cache
@@ -78,3 +105,24 @@ def served(faults: tuple[Fault, ...] = ()) -> Generator[tuple[Loaded, SglangCont
     finally:
         loop.call_soon_threadsafe(ended.set)
         thread.join(10)
+
+
+class Near:
+    """The rank of a run on threads of this process; see `Worker`."""
+
+    def __init__(self, run: Run) -> None:
+        self.plan = planned(run)
+        self.rank = Rank(job_of(run.config, self.plan.settings, self.plan.order, self.plan.start, 2), interrupt.check)
+        self.rank.place()
+
+    async def call(self, name: str, *arguments: Any) -> Any:
+        return await asyncio.to_thread(getattr(self.rank, name), *arguments)
+
+    def stop(self) -> None:
+        pass
+
+    async def train(self, run: Run, engine: ServedEngine, player: Player) -> None:
+        """Train as a run with SGLang does, but for the process of the rank."""
+        policy, record = LocalPolicy(self, engine), Record(run, (), dict)
+        async with engine:
+            await Course(run, self.plan.schedule, policy, player, record, lambda *_: None).run()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import py_compile
 import shutil
 import signal
 import subprocess
 import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,10 +17,10 @@ import pytest
 from msgspec import structs
 from orl_core.config import decode_config
 from orl_core.errors import EngineError
+from orl_local.engine.sglang_control import SglangControl
+from orl_local.engine.sglang_process import LOG, PROGRAM, Launch, SglangProcess, command_of, environment_for
 from orl_rollout.logs import work
 from orl_rollout.run_folder.process import guarded
-from orl_trl.engine.sglang_control import SglangControl
-from orl_trl.engine.sglang_process import LOG, PROGRAM, Launch, SglangProcess, command_of, environment_for
 
 SERVER = """
 import http.server, os, sys
@@ -60,8 +59,8 @@ def members(group: int | None) -> list[int]:
 
 def test_the_command_has_every_option():
     words = command_of(Launch(model="m", context_tokens=64, seed=3, extra=("--attention-backend", "triton")), 30000)
-    assert tuple(words[:3]) == PROGRAM
-    pairs = dict(zip(words[3::2], words[4::2], strict=False))
+    assert tuple(words[:4]) == PROGRAM
+    pairs = dict(zip(words[4::2], words[5::2], strict=False))
     assert pairs["--model-path"] == "m"
     assert pairs["--port"] == "30000"
     assert pairs["--random-seed"] == "3"
@@ -80,10 +79,10 @@ def test_the_engine_gets_no_secret_of_the_run(monkeypatch: pytest.MonkeyPatch):
     assert "PATH" in environment_for(config)
 
 
-def test_it_is_healthy_inside_and_gone_after(tmp_path: Path):
+async def test_it_is_healthy_inside_and_gone_after(tmp_path: Path):
     with SglangProcess(LAUNCH, tmp_path, ENVIRONMENT) as server:
-        server.wait()
-        assert SglangControl(server.url).healthy()
+        await server.wait()
+        assert await SglangControl(server.url).healthy()
         group = pid_of(server)
         assert members(group)
         assert group != os.getpgid(0)
@@ -91,25 +90,25 @@ def test_it_is_healthy_inside_and_gone_after(tmp_path: Path):
     assert (tmp_path / LOG).read_text("utf-8") == "first [secret]\n"
 
 
-def test_it_is_started_again_once_with_the_weights_of_now(tmp_path: Path):
+async def test_it_is_started_again_once_with_the_weights_of_now(tmp_path: Path):
     with SglangProcess(LAUNCH, tmp_path, ENVIRONMENT) as server:
-        server.wait()
+        await server.wait()
         for last in (False, True):
             assert not server.ended
             os.killpg(pid_of(server), signal.SIGKILL)
-            assert gone(pid_of(server)) or server.ended
+            assert await server.ends()
             if not last:
-                server.restart(Path("second"), "1")
+                await server.restart(Path("second"), "1")
         with pytest.raises(EngineError, match="twice"):
-            server.restart(Path("third"), "2")
+            await server.restart(Path("third"), "2")
     assert (tmp_path / LOG).read_text("utf-8").split("\n")[-2].startswith("second")
 
 
-def test_a_server_that_ends_at_once_is_an_error_with_its_last_line(tmp_path: Path):
+async def test_a_server_that_ends_at_once_is_an_error_with_its_last_line(tmp_path: Path):
     says = r"print('loading: 10 %\r\x1b[1;33mno GPU here\x1b[0m'); raise SystemExit(3)"
     launch = structs.replace(LAUNCH, program=(sys.executable, "-S", "-c", says))
     with SglangProcess(launch, tmp_path, ENVIRONMENT) as server, pytest.raises(EngineError, match="no GPU") as found:
-        server.wait()
+        await server.wait()
     assert "loading" not in str(found.value)
     assert "[0m" not in str(found.value)
 
@@ -123,18 +122,16 @@ STAGES = {
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_wait_shows_what_sglang_does(tmp_path: Path, stage: str):
+async def test_wait_shows_what_sglang_does(tmp_path: Path, stage: str):
     ninja = shutil.copy(shutil.which("sleep") or "", tmp_path / "ninja")
     program = f"import os, subprocess, sys, time\n{STAGES[stage]}\ntime.sleep(1)\n{SERVER}"
     launch = structs.replace(LAUNCH, program=(sys.executable, "-S", "-c", program))
     texts: list[str] = []
     with SglangProcess(launch, tmp_path, {**ENVIRONMENT, "NINJA": str(ninja)}) as server:
-        with ThreadPoolExecutor() as pool:
-            waiting = pool.submit(server.wait)
-            while not waiting.done():
-                texts.append(work())
-                time.sleep(0.02)
-        waiting.result()
+        waiting = asyncio.create_task(server.wait())
+        while not (await asyncio.wait({waiting}, timeout=0.02))[0]:
+            texts.append(work())
+        await waiting
     assert any(f"SGLang starts: {stage}" in text for text in texts)
     assert work() == ""
 
@@ -189,17 +186,3 @@ def test_a_guarded_command_ends_with_a_parent_killed_by_force(sleeps: str):
 def test_a_guard_passes_the_exit_code_on(program: str, code: int):
     ended = subprocess.run(guarded(["sh", "-c", program]), start_new_session=True, check=False)
     assert ended.returncode == code
-
-
-@pytest.mark.slow
-def test_a_run_killed_by_force_leaves_no_engine(tmp_path: Path):
-    parent = (
-        "import os, signal, sys; from pathlib import Path\n"
-        "from orl_trl.engine.sglang_process import Launch, SglangProcess\n"
-        "launch = Launch(model='m', context_tokens=64, program=(sys.executable, '-m', 'orl_testing.sglang'))\n"
-        "with SglangProcess(launch, Path(sys.argv[1]), os.environ) as server:\n"
-        "    print(server.process.pid, flush=True); signal.pause()"
-    )
-    group = killed(parent, str(tmp_path))
-    assert gone(group)
-    assert not members(group)

@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-import copy
+import asyncio
 import json
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
 import torch
 from orl_core.errors import EngineError
-from orl_rollout.edge.interrupt import on_thread
-from orl_trl.engine.lora import base_of, lora_config
-from orl_trl.engine.served_engine import ServedEngine, Server
-from orl_trl.engine.sglang_control import SglangControl
-from orl_trl.engine.weight_check import METRIC, fingerprints
-from orl_trl.engine.weights import WeightSender, buckets, named_as_saved
-from orl_trl.training.training_run import quiet_trl, train
-from peft import LoraConfig, get_peft_model
+from orl_local.engine.served_engine import ServedEngine, Server
+from orl_local.engine.sglang_control import SglangControl
+from orl_local.engine.weight_check import METRIC
+from orl_local.engine.weights import WeightSender, buckets, fingerprints, named_as_saved
 from safetensors.torch import load_file
-from transformers import (
-    PreTrainedModel,
-    Qwen3ForCausalLM,
-    Qwen3MoeConfig,
-    Qwen3MoeForCausalLM,
-)
+from transformers import Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from tests.trl.fakes import Player, by_row, make_run, summary
-from tests.trl.stand_in import Loaded, Tamper, Weights, served, untouched
-from tests.trl.test_served_engine import opening
+from tests.local.fakes import Player, by_row, make_run, summary
+from tests.local.stand_in import Loaded, Near, Tamper, Weights, served, untouched
 
 
 def generate(url: str, count: int) -> dict[str, Any]:
@@ -54,11 +44,13 @@ def trained(model: Qwen3ForCausalLM) -> Qwen3ForCausalLM:
     return other
 
 
-def test_weights_arrive_in_bf16_with_their_version(model: Qwen3ForCausalLM, trained: Qwen3ForCausalLM, tmp_path: Path):
+async def test_weights_arrive_in_bf16_with_their_version(
+    model: Qwen3ForCausalLM, trained: Qwen3ForCausalLM, tmp_path: Path
+):
     with served() as (server, control):
         sender = WeightSender(control, tmp_path)
-        sender.send(model, "0")
-        sender.send(trained, "1")
+        await sender.send(model, "0")
+        await sender.send(trained, "1")
         assert server.weight_version == "1"
         assert torch.equal(server.state["model.norm.weight"], trained.model.norm.weight.to(torch.bfloat16))
         assert all(weight.dtype == torch.bfloat16 for weight in load_file(tmp_path / "model.safetensors").values())
@@ -76,32 +68,38 @@ def test_weights_go_by_handle_if_checkpoints_name_them_so(model: Qwen3ForCausalL
     assert not named_as_saved(experts)
 
 
-def test_a_bucket_reaches_the_engine_with_its_version():
+async def test_a_bucket_reaches_the_engine_with_its_version():
     with served() as (server, control):
-        control.update_from_tensors("AAAA", "7")
+        await control.update_from_tensors("AAAA", "7")
         assert (server.weights, server.weight_version) == (["AAAA"], "7")
 
 
-def test_what_the_engine_refuses_is_an_error(tmp_path: Path):
+async def test_what_the_engine_refuses_is_an_error(tmp_path: Path):
     with served() as (_, control), pytest.raises(EngineError, match="update_weights_from_disk"):
-        control.update_from_disk(str(tmp_path), "1")
-    assert not control.healthy()
+        await control.update_from_disk(str(tmp_path), "1")
+    assert not await control.healthy()
     with pytest.raises(EngineError, match="flush_cache"):
-        control.flush_cache()
+        await control.flush_cache()
 
 
-def test_a_busy_server_is_idle_after_its_requests_are_aborted():
+async def waits(server: Loaded) -> asyncio.Task[dict[str, Any]]:
+    """Return a request for ids that waits in the paused `server`."""
+    server.pause()
+    waiting = asyncio.create_task(asyncio.to_thread(generate, server.url, 4))
+    while not server.running:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    return waiting
+
+
+async def test_a_busy_server_is_idle_after_its_requests_are_aborted():
     with served() as (server, control):
         server.score = lambda _prompt, ids: [-1.0] * len(ids)
-        server.pause()
-        waiting = on_thread(lambda: generate(server.url, 4))
-        while not server.running:
-            pass
-        control.settle()
-        assert waiting.result(10)["finish_reason"]["type"] == "abort"
+        waiting = await waits(server)
+        await control.settle()
+        assert (await waiting)["finish_reason"]["type"] == "abort"
 
 
-def test_weights_wait_for_requests_of_others(model: Qwen3ForCausalLM, tmp_path: Path):
+async def test_weights_wait_for_requests_of_others(model: Qwen3ForCausalLM, tmp_path: Path):
     flushed: list[bool] = []
 
     def flush(plain: Callable[[], bool]) -> bool:
@@ -110,41 +108,38 @@ def test_weights_wait_for_requests_of_others(model: Qwen3ForCausalLM, tmp_path: 
 
     with served() as (server, control):
         server.flush_cache = partial(flush, server.flush_cache)
-        server.pause()
-        others = on_thread(lambda: generate(server.url, 4))
-        while not server.running:
-            pass
-        syncing = on_thread(lambda: WeightSender(control, tmp_path).send(model, "0"))
-        while not flushed:
-            pass
+        others = await waits(server)
+        syncing = asyncio.create_task(WeightSender(control, tmp_path).send(model, "0"))
+        while not flushed:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
         assert not flushed[0]
         server.resume()
-        syncing.result(10)
-        assert len(others.result(10)["output_token_logprobs"]) == 4
+        await syncing
+        assert len((await others)["output_token_logprobs"]) == 4
 
 
-def test_checkpoint_is_sent_once_handles_have_failed(
+async def test_checkpoint_is_sent_once_handles_have_failed(
     model: Qwen3ForCausalLM, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     with served() as (server, control):
         sender = WeightSender(control, tmp_path, handles=True)  # no `sglang` is here
-        sender.send(model, "0")
-        sender.send(model, "1")
+        await sender.send(model, "0")
+        await sender.send(model, "1")
         assert server.weights == [str(tmp_path)] * 2
     assert [str(tmp_path) in record.message for record in caplog.records] == [True]
 
 
-def test_engine_that_takes_no_weights_leaves_handles_in_use(
+async def test_engine_that_takes_no_weights_leaves_handles_in_use(
     model: Qwen3ForCausalLM, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     with served() as (server, control):
         sender = WeightSender(control, tmp_path, handles=True)
         server.tamper = lambda weights: weights["nothing"]  # pyright: ignore[reportAttributeAccessIssue]
         with pytest.raises(EngineError, match=str(tmp_path)):
-            sender.send(model, "0")
+            await sender.send(model, "0")
         assert "CUDA IPC" not in caplog.text
         server.tamper = untouched
-        sender.send(model, "1")
+        await sender.send(model, "1")
     assert "CUDA IPC" in caplog.text  # handles were tried again
 
 
@@ -167,32 +162,26 @@ LAYER = "model.layers.{}.mlp.down_proj.weight"
 SWAPPED = {LAYER.format(0): LAYER.format(1), LAYER.format(1): LAYER.format(0)}
 
 
-def adapted(model: Qwen3ForCausalLM) -> Any:
-    with quiet_trl():
-        return get_peft_model(copy.deepcopy(model), cast("LoraConfig", lora_config(4)))
-
-
-def update(model: Any, size: float = 0.01) -> None:
+def update(near: Near, size: float = 0.01) -> None:
     with torch.no_grad():
-        for weight in model.parameters():
+        for weight in near.rank.model.parameters():
             if weight.requires_grad:
                 weight.add_(size * torch.randn_like(weight))
 
 
-@contextmanager
-def syncing(
-    model: PreTrainedModel, server: Loaded, control: SglangControl, folder: Path, *, exact: bool = True
-) -> Generator[Callable[[], ServedEngine]]:
-    """Yield what sends the weights as they are, checked."""
-    server_of_run = Server(url=server.url, context_tokens=4096, exact=exact)
-    engine = ServedEngine(model, server_of_run, WeightSender(control, folder))
-    versions = iter(range(10_000))
+Sync = Callable[[], Awaitable[Mapping[str, float]]]
 
-    def sync() -> ServedEngine:
-        with engine.batch(str(next(versions))):
-            return engine
 
-    yield sync
+@asynccontextmanager
+async def syncing(
+    checkpoint: Path, folder: Path, *, exact: bool = True, **trainer: Any
+) -> AsyncGenerator[tuple[Loaded, Near, Sync]]:
+    """Yield a server, a rank, and what sends its weights as they are, checked."""
+    near = Near(make_run(folder / "run", checkpoint, **trainer))
+    with served() as (server, _):
+        mine = Server(url=server.url, context_tokens=4096, folder=folder, exact=exact)
+        async with ServedEngine(near, mine) as engine:
+            yield server, near, lambda: engine.publish(str(len(server.weights)))
 
 
 def frozen(server: Loaded) -> Tamper:
@@ -211,58 +200,56 @@ def swapped(server: Loaded) -> Tamper:
 
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("sick", [frozen, stale, swapped])
-def test_sick_weights_stop_the_next_sync(
-    trained: Qwen3ForCausalLM, tmp_path: Path, sick: Callable[[Loaded], Tamper], exact: bool
+async def test_sick_weights_stop_the_next_sync(
+    checkpoint: Path, tmp_path: Path, sick: Callable[[Loaded], Tamper], exact: bool
 ):
-    with served() as (server, control), syncing(trained, server, control, tmp_path, exact=exact) as sync:
-        sync()
-        update(trained)
-        assert sync().metrics[METRIC] > 0
+    async with syncing(checkpoint, tmp_path, exact=exact) as (server, near, sync):
+        await sync()
+        update(near)
+        assert (await sync())[METRIC] > 0
         server.tamper = sick(server)
         if sick is not swapped:  # places are changed without a change of the trainer's: see the logprobs below
-            update(trained)
+            update(near)
         if sick is stale and not exact:  # an engine that quantises may keep a tensor
-            sync()
+            await sync()
             return
         with pytest.raises(EngineError, match="weights"):
-            sync()
+            await sync()
 
 
 @pytest.mark.parametrize("sick", ["adapter", "base"])
-def test_adapters_that_do_not_arrive_stop_the_next_sync(model: Qwen3ForCausalLM, tmp_path: Path, sick: str):
-    policy = adapted(model)
-    with served() as (server, control), syncing(base_of(policy), server, control, tmp_path) as sync:
-        sync()
+async def test_adapters_that_do_not_arrive_stop_the_next_sync(checkpoint: Path, tmp_path: Path, sick: str):
+    async with syncing(checkpoint, tmp_path, lora_rank=4) as (server, near, sync):
+        await sync()
         base = dict(server.state)
         if sick == "base":  # an engine that serves the base model again, after steps that arrived
-            update(policy)
-            assert sync().metrics[METRIC] > 0
-        update(policy)
+            update(near)
+            assert (await sync())[METRIC] > 0
+        update(near)
         server.tamper = lambda _weights: dict(base)
         with pytest.raises(EngineError, match="weights"):
-            sync()
+            await sync()
 
 
-@pytest.mark.parametrize("kind", ["all weights", "lora"])
-def test_healthy_run_is_never_stopped(model: Qwen3ForCausalLM, tmp_path: Path, kind: str):
-    """200 syncs of an optimizer at two learning rates, every twentieth without signal; the embeddings are tied."""
-    policy: Any = adapted(model) if kind == "lora" else copy.deepcopy(model)
-    parameters = [weight for weight in policy.parameters() if weight.requires_grad]
-    optimizer = torch.optim.AdamW(parameters, weight_decay=0.0)
-    with served() as (server, control), syncing(base_of(policy), server, control, tmp_path) as sync:
+@pytest.mark.parametrize("rank", [None, 4])
+async def test_healthy_run_is_never_stopped(checkpoint: Path, tmp_path: Path, rank: int | None):
+    """80 syncs of an optimizer at two learning rates, every twentieth without signal; the embeddings are tied."""
+    async with syncing(checkpoint, tmp_path, lora_rank=rank) as (_, near, sync):
+        policy = near.rank.model
+        optimizer = torch.optim.AdamW([one for one in policy.parameters() if one.requires_grad], weight_decay=0.0)
         counts: list[float] = []
-        for step in range(200):
+        for step in range(80):
             for group in optimizer.param_groups:
-                group["lr"] = (1e-6, 4e-5)[step // 100]
+                group["lr"] = (1e-6, 4e-5)[step // 40]
             if step % 20:
                 loss = policy(input_ids=torch.randint(5, 80, (1, 8)), labels=torch.randint(5, 80, (1, 8))).loss
                 loss.backward()
                 optimizer.step()
             optimizer.zero_grad()
-            counts += [sync().metrics[METRIC]] if step else [float(len(sync().metrics))]
-    assert [counts[step] for step in range(20, 200, 20)] == [0.0] * 9
-    assert max(counts[:100]) > 0
-    assert min(count for step, count in enumerate(counts) if step > 100 and step % 20) > 0
+            counts.append((await sync()).get(METRIC, 0.0))
+    assert [counts[step] for step in range(0, 80, 20)] == [0.0] * 4
+    assert max(counts[:40]) > 0
+    assert min(count for step, count in enumerate(counts) if step > 40 and step % 20) > 0
 
 
 def base_weights(weights: Weights) -> Tamper:
@@ -270,17 +257,21 @@ def base_weights(weights: Weights) -> Tamper:
 
 
 @pytest.mark.parametrize("sick", ["swap", "base", "adapter"])
-def test_logprobs_stop_what_checksums_do_not_show(checkpoint: Path, tmp_path: Path, model: Qwen3ForCausalLM, sick: str):
+async def test_logprobs_stop_what_checksums_do_not_show(
+    checkpoint: Path, tmp_path: Path, model: Qwen3ForCausalLM, sick: str
+):
     """An engine without checksums that computes with other weights stops the run in its first step."""
     run = make_run(tmp_path / "run", checkpoint, max_logprob_difference=0.01)
-    other = copy.deepcopy(model)
-    update(other, 0.2 if sick == "base" else 0.05)
-    with served() as (server, control):
+    near = Near(run)
+    update(near, 0.2 if sick == "base" else 0.05)
+    wrong = {name: weight.clone() for name, weight in near.rank.model.state_dict().items() if name != "lm_head.weight"}
+    near.rank.model.load_state_dict(model.state_dict())
+    with served() as (server, _):
         server.shows = False
-        wrong = {name: weight.clone() for name, weight in other.state_dict().items() if name != "lm_head.weight"}
         server.tamper = swapped(server) if sick == "swap" else base_weights(wrong)
+        mine = Server(url=server.url, context_tokens=4096, folder=tmp_path / "weights")
         with pytest.raises(EngineError, match="logprobs"):
-            train(run, Player(run.config, by_row).open, opening(server, control, tmp_path))
+            await near.train(run, ServedEngine(near, mine), Player(run.config, by_row))
     assert "logprobs" in summary(run)["error"]
     assert not (run.folder / "metrics.jsonl").exists()  # nothing trained
 

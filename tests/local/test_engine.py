@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar, cast
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from orl_core.errors import EngineError
+from orl_core.errors import EngineError, OrlError
 from orl_core.trajectory import Generation
-from orl_trl.engine.in_process_engine import BATCH_ROWS, InProcessEngine
-from orl_trl.engine.loop_thread import LoopThread
-from orl_trl.engine.sampler import SamplingRequest, sample
+from orl_local.engine.in_process_engine import BATCH_ROWS, InProcessEngine
+from orl_local.engine.loop_thread import LoopThread
+from orl_local.engine.sampler import SamplingRequest, sample
+from orl_rollout.edge import interrupt
 from transformers import Qwen3ForCausalLM
 
 T = TypeVar("T")
@@ -103,12 +106,66 @@ def test_a_cancelled_request_is_not_sampled(model: Qwen3ForCausalLM):
     assert len(serve(engine, ask()).token_ids) == 2
 
 
+def test_jobs_run_on_the_thread_of_torch_between_batches(model: Qwen3ForCausalLM):
+    engine, done = InProcessEngine(model), list[str]()
+
+    async def ask() -> str:
+        asked = asyncio.create_task(engine.generate((1, 2), {"max_new_tokens": 2}, key="k"))
+        left = asyncio.create_task(engine.run(lambda: done.append("left")))
+        await asyncio.sleep(0)
+        left.cancel()  # who leaves does not take the job along
+        with pytest.raises(OrlError, match="no room"):
+            await engine.run(lambda: fail(OrlError("no room")))
+        with pytest.raises(OrlError, match="bug"):
+            await engine.run(lambda: fail(KeyError("x")))
+        assert len((await asked).token_ids) == 2
+        return await engine.run(lambda: threading.current_thread().name)
+
+    assert serve(engine, ask()) == threading.current_thread().name
+    assert done == ["left"]
+
+
+def fail(fault: Exception) -> None:
+    raise fault
+
+
+def signalled(plain: Callable[..., Any] = interrupt.check) -> Callable[..., Any]:
+    def work(*args: Any, **given: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        return plain(*args, **given)
+
+    return work
+
+
+@pytest.mark.parametrize("asked", ["sampling", "job"])
+def test_signal_ends_what_runs_and_the_course_decides(
+    model: Qwen3ForCausalLM, monkeypatch: pytest.MonkeyPatch, asked: str
+):
+    """A run that is interrupted still saves: only what ran when the signal came is given up."""
+    engine = InProcessEngine(model)
+    monkeypatch.setattr(model, "generate", signalled(cast("Any", model).generate))
+
+    async def course() -> str:
+        if asked == "job":
+            with pytest.raises(asyncio.CancelledError):
+                await engine.run(signalled())
+        else:
+            with pytest.raises(TimeoutError):  # it is no fault of the engine: the signal cancels whoever asks
+                await asyncio.wait_for(engine.generate((1,), {"max_new_tokens": 10**4}, key="k"), 0.5)
+        return await engine.run(lambda: "saved")
+
+    with interrupt.listening(), LoopThread() as thread:
+        assert engine.serve(until=thread.submit(course()), check=lambda: None) == "saved"
+    with pytest.raises(interrupt.Interrupted), interrupt.listening():  # unless the caller decides otherwise
+        serve(engine, engine.generate((1,), {"max_new_tokens": 9}, key="k"))
+
+
 def test_what_the_work_raises_is_raised_and_the_thread_ends(model: Qwen3ForCausalLM):
-    async def fail() -> None:
+    async def broken() -> None:
         raise KeyError("x")
 
     with pytest.raises(KeyError):
-        serve(InProcessEngine(model), fail())
+        serve(InProcessEngine(model), broken())
     assert "orl-rollouts" not in [thread.name for thread in threading.enumerate()]
 
 

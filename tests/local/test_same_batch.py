@@ -1,17 +1,13 @@
-"""One recorded batch through orl-slime, orl-miles and orl-trl: all of them train on the same.
+"""One recorded batch through orl-slime, orl-miles and orl-local: all of them train on the same.
 
 The batch is drawn by a seed. Its rollouts fail, time out, are aborted or never begin, so that the baselines are made of
-uneven numbers. The cluster trainers' adapters play it through `generate` and `post_process`, TRL through its own
-trainer, which makes the advantages.
+uneven numbers. The cluster trainers' adapters play it through `generate` and `post_process`, orl-local in a run.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 import random
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,22 +22,20 @@ from orl_cluster.hooks import worker
 from orl_core.config import EnvironmentConfig
 from orl_core.messages import Action, ToolResult
 from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory, Turn
+from orl_local.learner import Learner
+from orl_local.run import train
 from orl_rollout.results.outcome import Outcome, outcome_of
+from orl_rollout.run_folder.contract import Run
 from orl_rollout.runtime import player
 from orl_rollout.runtime.runtime import RolloutRequest
-from orl_trl.engine.in_process_engine import InProcessEngine
-from orl_trl.run_plan.settings import grpo_config
-from orl_trl.run_plan.training_plan import plan_of
-from orl_trl.training.rollouts import Rollouts, columns_of
-from orl_trl.training.training_run import quiet_trl, trainer_of
-from transformers import AutoModelForCausalLM
+from orl_rollout.training import rows as training
 
 from tests.kit.secrets import NO_SECRETS
+from tests.local.fakes import ENVIRONMENT, Player, make_run, tasks
 from tests.miles.miniature import ClassApi
 from tests.miles.miniature import Sample as MilesSample
 from tests.slime.miniature import Sample as SlimeSample
 from tests.slime.miniature import arguments
-from tests.trl.fakes import ENVIRONMENT, make_run, tasks
 
 GROUPS, MEMBERS = 4, 6
 ENDS = (*[StopReason.FINISHED] * 6, *StopReason)
@@ -139,47 +133,35 @@ async def by_cluster(adapter: str, batch: Batch, checkpoint: Path) -> list[Row]:
     ]
 
 
-class Recorded:
-    """A player for TRL that has played before."""
+class Played(Player):
+    """A player that has played before."""
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, run: Run, batch: Batch) -> None:
+        super().__init__(run.config, lambda _: 0.0)
         self._batch = batch
 
-    @asynccontextmanager
-    async def open(self) -> AsyncGenerator[Recorded]:
-        yield self
-
-    async def play(self, request: RolloutRequest, _: object) -> Outcome:
-        task, member = (
-            request.task,
-            int(request.rollout_id.rsplit("/", 1)[1]) % MEMBERS,
-        )  # copies of a task are adjacent
-        trajectory = self._batch[task.index or 0][member]
-        return outcome_of(
-            structs.replace(trajectory, job=RolloutSpec(task=task, rollout_id=f"{task.index}/{member}")),
-            EnvironmentConfig(),
-            NO_SECRETS,
-        )
+    async def play(self, request: RolloutRequest, engine: object) -> Outcome:
+        group, member = request.task.index or 0, int(request.rollout_id.rsplit("/", 1)[1]) % MEMBERS
+        job = RolloutSpec(task=request.task, rollout_id=f"{group}/{member}")
+        return outcome_of(structs.replace(self._batch[group][member], job=job), EnvironmentConfig(), NO_SECRETS)
 
 
-def by_trl(batch: Batch, checkpoint: Path, folder: Path) -> list[Row]:
-    """The rows of TRL, in the batch's order, and the advantages that its trainer makes of them."""
+def by_local(batch: Batch, checkpoint: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Row]:
+    """The rows that the local trainer trains on, by rollout."""
+    found: dict[str, Row] = {}
+
+    def update(_: Learner, rows: list[training.Row], step: int) -> dict[str, float]:
+        for row in rows:
+            datum, gained = row.datum, max(row.advantages, key=abs)
+            tokens, mask = [*datum.prompt, *datum.response], [*datum.loss_mask]
+            assert row.advantages == tuple(gained * trains for trains in mask)
+            found[datum.rollout_id] = Row(tokens, mask, [*datum.logprobs], datum.reward, gained)
+        return {}
+
+    monkeypatch.setattr(Learner, "update", update)
     run = make_run(folder, checkpoint, n_samples=MEMBERS, rollout_batch_size=GROUPS, num_rollout=1)
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32")
-    settings = grpo_config(run, parameters=1)
-    rollouts = Rollouts(plan_of(run, settings), InProcessEngine(model), Recorded(batch).open)
-    with quiet_trl(), rollouts:
-        trainer = trainer_of(model, str(checkpoint), settings, rollouts)
-        trainer.max_logprob_difference = math.inf  # the batch has logprobs of no model
-        trainer.train()
-    columns = columns_of(rollouts.outcomes)
-    rows = {
-        outcome.trajectory.job.rollout_id: Row([*prompt, *completion], mask, logprobs, reward, advantage)
-        for outcome, prompt, completion, logprobs, mask, reward, advantage in zip(
-            rollouts.outcomes, *columns.values(), trainer._logs["advantages"], strict=True
-        )
-    }
-    return [rows[f"{group}/{member}"] for group in range(GROUPS) for member in range(MEMBERS)]
+    train(run, Played(run, batch).open)
+    return found
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -188,9 +170,9 @@ def test_three_trainers_train_on_the_same(seed: int, checkpoint: Path, tmp_path:
     batch = record(seed, [MEMBERS] * GROUPS)
     play_what_is_recorded(batch, monkeypatch)
     slime, miles = (asyncio.run(by_cluster(adapter, batch, checkpoint)) for adapter in ("slime", "miles"))
-    trl = by_trl(batch, checkpoint, tmp_path / "run")
+    local = by_local(batch, checkpoint, tmp_path / "run", monkeypatch)
     assert slime == miles
-    assert [row[:4] for row in slime] == [row[:4] for row in trl]
-    assert [row.advantage for row in slime] == pytest.approx([row.advantage for row in trl], abs=2e-3)
-    assert {row.reward is None for row in trl} == {True, False}
-    assert sum(row.advantage != 0.0 for row in trl) >= GROUPS
+    keys = [f"{group}/{member}" for group in range(GROUPS) for member in range(MEMBERS)]
+    assert {key: row for key, row in zip(keys, slime, strict=True) if row.reward is not None} == local
+    assert {row.advantage for row in slime if row.reward is None} == {0.0}
+    assert sum(row.advantage != 0.0 for row in slime) >= GROUPS

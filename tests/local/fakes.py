@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import msgspec
 from orl_core.config import RunConfig, decode_config
 from orl_core.messages import Action, ToolResult
 from orl_core.task import Task, row_of
-from orl_core.trajectory import RolloutSpec, StopReason, Trajectory, Turn
+from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory, Turn
+from orl_local.options import LocalOptions
 from orl_rollout.loop.engine import Engine
 from orl_rollout.results.outcome import Outcome, outcome_of
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.runtime.runtime import RolloutRequest
-from orl_trl.options import TrlOptions
 
 from tests.kit.secrets import NO_SECRETS
 
@@ -82,23 +83,34 @@ class Player:
         return outcome_of(trajectory, self._config.environments[ENVIRONMENT], NO_SECRETS)
 
 
+class Recorded(Player):
+    """A player whose rollouts depend on nothing but their keys."""
+
+    async def play(self, request: RolloutRequest, engine: Engine) -> Outcome:
+        return await super().play(request, self)
+
+    async def generate(self, ids: Sequence[int], sampling: Mapping[str, Any], *, key: str) -> Generation:
+        first = 20 + crc32(f"{key}/{len(ids)}".encode()) % 500
+        return Generation(token_ids=(first, first + 1, first + 2), logprobs=(-6.0,) * 3, finish_reason="length")
+
+
 def tasks(count: int, split: str = "train") -> list[Task]:
     return [Task(env_name=ENVIRONMENT, deployment_name=ENVIRONMENT, split=split, index=n) for n in range(count)]
 
 
-def make_run(folder: Path, checkpoint: Path | str | None, *, held_out: int = 0, **trainer: Any) -> Run:
-    """A run of two groups of four, over four tasks, in `folder`."""
+def make_run(folder: Path, checkpoint: Path | str | None, *, held_out: int = 0, count: int = 4, **trainer: Any) -> Run:
+    """A run of two groups of four, over `count` tasks, in `folder`."""
     small = {"n_samples": 4, "rollout_batch_size": 2, "num_rollout": 2, "lr": 1e-3}
-    own = {name: trainer.pop(name) for name in TrlOptions.__struct_fields__ if name in trainer}
+    own = {name: trainer.pop(name) for name in LocalOptions.__struct_fields__ if name in trainer}
     tree = {
         "environments": {ENVIRONMENT: {}},
         "secrets": {"token": "sesame-123"},
         "eval": {"interval": 1},
-        "trainer": {"backend": "trl", "model": checkpoint and str(checkpoint), **small, **trainer, "trl": own},
+        "trainer": {"backend": "local", "model": checkpoint and str(checkpoint), **small, **trainer, "local": own},
     }
     folder.mkdir(exist_ok=True)
     paths = folder / "tasks.jsonl", folder / "eval_tasks.jsonl"
-    for path, rows in zip(paths, (tasks(4), tasks(held_out, "test")), strict=True):
+    for path, rows in zip(paths, (tasks(count), tasks(held_out, "test")), strict=True):
         path.write_bytes(b"".join(msgspec.json.encode(row_of(task)) + b"\n" for task in rows))
     return Run(
         config=decode_config(tree, "test"),
