@@ -1,13 +1,13 @@
 """The whole algorithm in one file: a tiny model learns to find a number, with GRPO in plain torch.
 
-    uv run --extra trl python examples/loop.py
+    uv run --extra local python examples/loop.py
 
 The first run makes the model, which takes about a minute. Then each step plays TASKS tasks, each GROUP times, on a real
 OpenReward server on loopback, and updates the weights once. The mean reward rises.
 
-`just train-local` trains the same model on the same game with TRL. The real trainers (TRL, slime, miles) add: a clipped
-ratio and several updates of a batch; a KL penalty and other estimators of advantages; batches on many GPUs; an SGLang
-engine that gets the new weights after each step; rollouts during training; evaluation and checkpoints. orl's `Runtime`
+`just train-local` trains the same model on the same game. The real trainers (local, slime, miles) add: a clipped ratio
+and several updates of a batch; a KL penalty and other estimators of advantages; batches on many GPUs; an SGLang engine
+that gets the new weights after each step; rollouts during training; evaluation and checkpoints. orl's `Runtime`
 adds the journal, uploads, secrets and metrics, and stops a run in which too many rollouts fail. This file leaves all of
 that out, because none of it changes the algorithm.
 """

