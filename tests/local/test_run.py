@@ -33,7 +33,7 @@ from tests.local.fakes import End, Player, Recorded, by_row, make_run, rows, sum
 
 
 def threads() -> list[str]:
-    own = ("orl-rollouts", "orl-work", "orl-gpus")  # servers of other tests have threads, too
+    own = ("orl-rollouts", "orl-gpus")  # other tests have threads, too
     return [thread.name for thread in threading.enumerate() if thread.name in own]
 
 

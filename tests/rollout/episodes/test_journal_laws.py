@@ -1,6 +1,7 @@
 """Laws of the journal: any trajectory comes back exactly, and what is torn costs nothing but itself."""
 
 import io
+import itertools
 import math
 import struct
 import tracemalloc
@@ -98,6 +99,12 @@ def test_what_is_torn_anywhere_costs_itself_alone(contents, data):
             file += data.draw(st.binary(max_size=20)) + MAGIC * data.draw(st.integers(0, 2))
     found = [(one.start, one.end, one.content) for one in read_frames(io.BytesIO(file))]
     assert found == whole
+
+
+def test_next_frame_does_not_complete_a_torn_one():
+    torn = next(made for number in itertools.count() if (made := frame(b"%d" % number)).endswith(MAGIC[:1]))
+    assert [one.content for one in read_frames(io.BytesIO(torn[:-1] + frame(b"next")))] == [b"next"]
+    assert [one.content for one in read_frames(io.BytesIO(torn + frame(b"next")))][1:] == [b"next"]
 
 
 class Growing(io.BytesIO):

@@ -44,9 +44,16 @@ def read_frames(file: BinaryIO, position: int = 0, *, end: float = math.inf) -> 
         whole = _frame_at(file, position)
         if whole is None:
             position = _magic_after(file, position + 1)
+        elif _begins(file, whole.end - 1):  # it lacks its last byte, and took the first one of the next frame
+            position = whole.end - 1
         else:
             yield whole
             position = whole.end
+
+
+def _begins(file: BinaryIO, place: int) -> bool:
+    file.seek(place)
+    return file.read(len(MAGIC)) == MAGIC
 
 
 def _frame_at(file: BinaryIO, start: int) -> Frame | None:
