@@ -54,7 +54,7 @@ commands:
 {commands}
 
 first steps, without GPU or key:
-  orl train local                           teach a tiny model to play a game, 6 to 8 minutes
+  orl train local                           teach a tiny model to play a game, 3 minutes
   orl view                                watch the run in a browser: curves and every episode
   orl show                                the latest run in the terminal
   orl show --episode 1                    one episode, with trained tokens in colour

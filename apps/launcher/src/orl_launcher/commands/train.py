@@ -54,7 +54,7 @@ Train a model. `local` trains on this machine and brings its own engine; `slime`
 The run's folder, runs/NAME, holds the configuration, tasks, metrics, journal, checkpoint, and report.html.
 """
 EXAMPLES = """\
-  orl train local                                     a tiny model learns a game, 6 to 8 minutes on two quiet cores
+  orl train local                                     a tiny model learns a game, 3 minutes on two quiet cores
   orl train local --name longer --num-rollout 120 --lr 3e-4 --seed 1
   orl train local --config my.yaml --model Qwen/Qwen3-0.6B --set environments.Org/Env.max_turns=8
   orl train slime --config configs/whodunit.yaml --model /models/Qwen3-4B --task-data tasks.jsonl --dry-run
