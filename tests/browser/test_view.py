@@ -140,7 +140,7 @@ async def test_phone_shows_success_and_tokens_by_tap(runs: Path, tmp_path: Path)
         context = await launched.new_context(viewport={"width": 390, "height": 844}, has_touch=True)
         page = await context.new_page()
         await page.goto(origin)
-        for cell in await page.locator("#runs td:nth-child(3)").all():
+        for cell in await page.locator("#runs td:nth-child(2)").all():
             box = await cell.bounding_box()
             assert box["x"] + box["width"] <= 390
         await page.goto(f"{origin}run/local/episode/6")
