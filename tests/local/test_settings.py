@@ -98,6 +98,7 @@ def test_bounds_are_those_of_the_options(tmp_path: Path, trainer: dict[str, Any]
         ({"n_samples": 1}, (), "`n_samples` is 1"),
         ({"advantage_estimator": "ppo"}, (), "grpo, gspo, cispo, dr_grpo"),
         ({"advantage_estimator": "cispo", "clip_low": 0.1}, (), "`clip_low`"),
+        ({"correction": "off", "correction_cap": 2.0}, (), "`correction_cap`"),
         ({"optimizer": "adamw_8bit"}, (), "bitsandbytes"),
         ({"optimizer": "adafactor", "adam_beta2": 0.9}, (), "`adam_beta2`"),
         ({"optimizer": "adafactor", "adam_eps": 1e-9}, (), "`adam_eps`"),

@@ -146,7 +146,7 @@ def whole(guess_number: str, checkpoint: Path, tmp_path_factory: pytest.TempPath
 
 @pytest.mark.parametrize(("stage", "step"), [("rollouts", 1), ("update", 1), ("sync", 2)])
 def test_interrupted_run_has_the_checkpoint_of_its_last_whole_step(start: Start, whole: Path, stage: str, step: int):
-    """What has trained is in it, and is not played again; what has not is not."""
+    """Hold that the steps which trained are in it, are not played again, and no others."""
     signalled = Event()
     with served() as (server, _):
         run = start(server.url, interval=9)

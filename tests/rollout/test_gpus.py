@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 from orl_rollout.gpus import Gpu, count_gpus, gpu_memory
 
@@ -36,3 +41,11 @@ def test_division_that_is_visible_counts(monkeypatch: pytest.MonkeyPatch):
         made.parts = (nvml.Gpu("MIG-b", None, 60.0),)
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-b,MIG-gone")
         assert gpu_memory() == (Gpu(total=80 * GIB, free=20 * GIB),)
+
+
+def test_gpus_of_amd_are_those_of_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr("orl_rollout.gpus.AMD", tmp_path)
+    cuda = SimpleNamespace(device_count=lambda: 2, mem_get_info=lambda index: (index * GIB, 192 * GIB))
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda, __spec__=ModuleSpec("torch", None)))
+    with driver():
+        assert gpu_memory() == (Gpu(total=192 * GIB, free=0), Gpu(total=192 * GIB, free=GIB))

@@ -177,7 +177,10 @@ def test_failed_rollout_does_not_count(checkpoint: Path, tmp_path: Path) -> None
         ({"trainer": {"max_logprob_difference": 0.5}}, (), "max_logprob_difference"),
         ({"trainer": {"advantage_estimator": "gspo"}}, (), "estimator"),
         ({"trainer": {"flags": {"fsdp": "full_shard"}}}, (), "fsdp"),
-        *(({}, (f"--{name}", "1"), name) for name in ("use_vllm", "vllm-mode", "eval_steps", "top-k", "deepspeed")),
+        *(
+            ({}, (f"--{name}", "1"), name)
+            for name in ("use_vllm", "vllm-mode", "eval_steps", "top-k", "deepspeed", "seed")
+        ),
         ({}, ("--sglang-tp=2",), "tp"),
         ({}, ("--leaning-rate=2",), "learning_rate"),
         ({}, ("--beta=much",), "beta"),

@@ -62,7 +62,7 @@ class Learner:
             num_training_steps=settings.steps * settings.updates,
         )
         if settings.recompute:
-            base: Any = base_of(model)  # the older name is that of transformers below 5.2
+            base: Any = base_of(model)  # older versions of transformers have the second name only
             enable = getattr(base, "activation_checkpointing_enable", None) or base.gradient_checkpointing_enable
             enable({"use_reentrant": False})
         self._draw_nothing()
@@ -96,7 +96,6 @@ class Learner:
         """
         if not rows:
             return {}
-        torch.manual_seed(self.settings.seed + step)  # for models whose routers draw
         numbers = self.train_on(parts_of(rows, self.settings, step))
         halved, self.out_of_memory = self.out_of_memory, 0
         peak = peak_memory()
@@ -119,8 +118,7 @@ class Learner:
             sums = self._until_it_fits(lambda members=members: self._gradient(members))
             if not number:
                 self._check_difference(sums[:2] + known)
-            numbers.append(self._apply(sums, known, len(parts)))
-            known = torch.zeros_like(known)
+            numbers.append(self._apply(sums))
         ids = [sum(len(one.places) for one in members) for members in updates]
         return {name: _mean([one[name] for one in numbers], ids) for name in numbers[0]}
 
@@ -195,7 +193,7 @@ class Learner:
             sums += torch.stack([apart.abs().sum(), count, numbers.loss, numbers.clipped, numbers.kl, entropy, -now])
         return sums
 
-    def _apply(self, sums: Tensor, known: Tensor, parts: int) -> dict[str, float]:
+    def _apply(self, sums: Tensor) -> dict[str, float]:
         """Apply the gradient, if it is finite. Return the numbers of the update."""
         gradients = [one.grad for one in self._trained if one.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)

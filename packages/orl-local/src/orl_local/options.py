@@ -81,7 +81,9 @@ class LocalOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             "trainer's and engine's: mask leaves out what is above the cap, truncate lowers it to the cap."
         ),
     ] = "sequence_mask"
-    correction_cap: Annotated[Annotated[float, Meta(gt=0)], Meta(description="Greatest ratio of the correction.")] = 3.0
+    correction_cap: Annotated[
+        Annotated[float, Meta(gt=0)] | None, Meta(description="Greatest ratio of the correction (default: 3).")
+    ] = None
     save_total_limit: Annotated[Positive, Meta(description="Checkpoints that stay: the last ones.")] = 2
 
 

@@ -7,9 +7,9 @@ the Course has the main thread, and torch a process of its own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import CancelledError
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from contextlib import AsyncExitStack, suppress
 from typing import Any, TypeAlias
 
 from orl_core.errors import ConfigError, OrlError
@@ -20,8 +20,7 @@ from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.run_folder.tracking import Report, reporting
 from orl_rollout.runtime.runtime import RolloutRequest
-from orl_rollout.runtime.stack import open_runtime
-from orl_rollout.training.course import Course, Record
+from orl_rollout.training.course import Course, OpenPlayer, Record, runtime_of
 from orl_rollout.training.play import Player
 
 from orl_local.engine.loop_thread import LoopThread
@@ -33,7 +32,6 @@ from orl_local.rank_job import Job, job_of
 
 PACKAGES = ("torch", "transformers", "peft", "openreward", "orl-core", "orl-rollout", "orl-local")
 Gone: TypeAlias = asyncio.Future[None] | None
-OpenPlayer = Callable[[Run, str], AbstractAsyncContextManager[Player]]
 
 
 def train(run: Run, open_player: OpenPlayer | None = None) -> None:
@@ -50,11 +48,7 @@ def train(run: Run, open_player: OpenPlayer | None = None) -> None:
         )
         with reporting(run) as report, interrupt.patient():
             drive = _train_here if plan.engine.engine == "transformers" else _train_beside
-            drive(run, plan, job, _Open(run, open_player or _runtime_of, report))
-
-
-def _runtime_of(run: Run, model: str) -> AbstractAsyncContextManager[Player]:
-    return open_runtime(run.config, model, run.folder, run.config.trainer.n_samples or 1)
+            drive(run, plan, job, _Open(run, open_player or runtime_of, report))
 
 
 class _Open:

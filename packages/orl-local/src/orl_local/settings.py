@@ -19,6 +19,7 @@ from orl_local.options import DEFAULTS, LocalOptions, own_options
 TINY = 10_000_000  # parameters
 TINY_LR, REAL_LR = 4e-4, 1e-6  # a tiny model needs large steps, which would ruin a real one
 LORA_LR = 10  # times: adapters need larger steps than the weights that they change
+CAP = 3.0  # of the correction
 TOKENS = 8192  # ids of a micro-batch, unless a GPU says how many fit
 BETA_OPTIONS = ("adam_beta1", "adam_beta2", "adam_eps")
 # Fields of TRL's GRPOConfig, which `trainer.flags` had before, and the options for them.
@@ -92,6 +93,8 @@ def settings_of(config: RunConfig, parameters: int | None, words: Sequence[str] 
         raise ConfigError("`n_samples` is 1, and a rollout is compared with its group: give 2 or more (--n-samples)")
     if config.turn_advantages and algorithm.ratio == "sequence":
         raise ConfigError("`turn_advantages` gives each id its own advantage, and gspo has one ratio. Use grpo")
+    if own.correction == "off" and own.correction_cap is not None:
+        raise ConfigError("`correction_cap` is set, and `correction` is off. Remove one of them")
     _check_optimizer(config, own)
     rollouts = (trainer.rollout_batch_size or 1) * (trainer.n_samples or 1)
     tiny = parameters is not None and parameters < TINY
@@ -110,7 +113,7 @@ def settings_of(config: RunConfig, parameters: int | None, words: Sequence[str] 
         max_grad_norm=own.max_grad_norm,
         kl_coef=own.kl_coef,
         correction=own.correction,
-        correction_cap=own.correction_cap,
+        correction_cap=own.correction_cap or CAP,
         temperature=trainer.temperature or 1.0,
         turn_tokens=config.rollout.turn_tokens,
         max_logprob_difference=trainer.max_logprob_difference,

@@ -1,4 +1,4 @@
-"""The NVIDIA GPUs of this machine and their memory, asked of the driver (NVML).
+"""The GPUs of this machine and their memory: those of NVIDIA by their driver (NVML), those of AMD by torch.
 
 Without a driver there are no GPUs to find. Only those count that CUDA_VISIBLE_DEVICES leaves visible.
 """
@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, TypeVar
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 import psutil
 from msgspec import Struct
 
-T = TypeVar("T")
+AMD = Path("/dev/kfd")  # the device of its driver
 
 
 class Gpu(Struct, frozen=True, kw_only=True):
@@ -26,12 +28,31 @@ class Gpu(Struct, frozen=True, kw_only=True):
 
 def count_gpus() -> int:
     """Return the number of GPUs."""
-    return _asked(lambda nvml: len(visible_gpus(nvml)), 0)
+    return len(gpu_memory())
 
 
 def gpu_memory() -> tuple[Gpu, ...]:
     """Return the memory of each GPU."""
-    return _asked(lambda nvml: tuple(_memory_of(nvml, gpu) for gpu in visible_gpus(nvml).values()), ())
+    nvml = importlib.import_module("pynvml")  # its functions have no types
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        return _of_amd()
+    try:
+        return tuple(_memory_of(nvml, gpu) for gpu in visible_gpus(nvml).values())
+    except nvml.NVMLError:
+        return ()
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _of_amd() -> tuple[Gpu, ...]:
+    """Return the GPUs of AMD. torch tells of them by CUDA's names."""
+    if not AMD.exists() or find_spec("torch") is None:
+        return ()
+    cuda = importlib.import_module("torch").cuda
+    memory = (cuda.mem_get_info(index) for index in range(cuda.device_count()))
+    return tuple(Gpu(total=total, free=free) for free, total in memory)
 
 
 def visible_gpus(nvml: Any) -> Mapping[int, Any]:
@@ -59,18 +80,3 @@ def _memory_of(nvml: Any, gpu: Any) -> Gpu:
     except nvml.NVMLError:  # it shares the memory of the machine
         return Gpu(total=psutil.virtual_memory().total)
     return Gpu(total=int(memory.total), free=int(memory.free))
-
-
-def _asked(ask: Callable[[Any], T], otherwise: T) -> T:
-    """Return what `ask` finds with NVML; `otherwise` without a driver."""
-    nvml = importlib.import_module("pynvml")  # its functions have no types
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError:
-        return otherwise
-    try:
-        return ask(nvml)
-    except nvml.NVMLError:
-        return otherwise
-    finally:
-        nvml.nvmlShutdown()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
-
 from msgspec import structs
 from orl_core.errors import ConfigError
 from orl_core.estimators import ESTIMATORS
@@ -12,9 +9,7 @@ from orl_rollout.edge import interrupt
 from orl_rollout.logs import say
 from orl_rollout.run_folder.contract import Plan, Run
 from orl_rollout.run_folder.tracking import Report, reporting
-from orl_rollout.runtime.stack import open_runtime
-from orl_rollout.training.course import Course, Record, Schedule, plan_of, tasks_of
-from orl_rollout.training.play import Player
+from orl_rollout.training.course import Course, OpenPlayer, Record, Schedule, plan_of, runtime_of, tasks_of
 
 from orl_tinker.adapters import KEY, Adapters, Start, has_key
 from orl_tinker.options import DEFAULTS, own_options
@@ -22,18 +17,13 @@ from orl_tinker.policy import TinkerPolicy
 from orl_tinker.resume import Saved, check_order, order_of, saved_in
 
 PACKAGES = ("tinker", "openreward", "orl-core", "orl-rollout", "orl-tinker")
-OpenPlayer = Callable[[Run, str], AbstractAsyncContextManager[Player]]
 
 
 def train(run: Run, open_player: OpenPlayer | None = None) -> None:
     """See `orl_tinker.train`. `open_player` opens the player: that of the run, or a test's."""
     schedule, saved = schedule_of(run)
     with interrupt.listening(), reporting(run) as report:
-        interrupt.run(_train(run, schedule, saved, open_player or _runtime_of, report))
-
-
-def _runtime_of(run: Run, model: str) -> AbstractAsyncContextManager[Player]:
-    return open_runtime(run.config, model, run.folder, run.config.trainer.n_samples or 1)
+        interrupt.run(_train(run, schedule, saved, open_player or runtime_of, report))
 
 
 async def _train(run: Run, schedule: Schedule, saved: Saved, open_player: OpenPlayer, report: Report) -> None:

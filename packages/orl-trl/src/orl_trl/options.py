@@ -14,7 +14,7 @@ DEFAULTS = {"n_samples": 16, "rollout_batch_size": 8, "num_rollout": 55, "temper
 # Fields of GRPOConfig by which TRL would sample, evaluate, shard, continue, or end.
 REFUSED = (
     "(use_)?vllm.*|.*transformers_.*|temperature|top_[kp]|min_p|repetition_penalty|generation_.*|cache_implementation"
-    "|.*num_generations|.*eval.*|fsdp.*|deepspeed|parallelism_config|resume_from_checkpoint|max_steps|num_train_epochs"
+    "|.*num_generations|.*eval.*|fsdp.*|deepspeed|parallelism_config|resume_from_checkpoint|max_steps|num_train_epochs|(data_)?seed"
 )
 
 

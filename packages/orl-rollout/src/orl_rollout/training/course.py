@@ -11,7 +11,7 @@ import platform
 import random
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -35,11 +35,13 @@ from orl_rollout.run_folder.metrics_log import Kind
 from orl_rollout.run_folder.summary import BROKE_OFF, Summary, SummaryFile
 from orl_rollout.run_folder.tracking import Report, tracked_by
 from orl_rollout.runtime.player import load_player
+from orl_rollout.runtime.stack import open_runtime
 from orl_rollout.tasks.file import read_tasks
 from orl_rollout.training.play import Batch, Player, compared, play
 from orl_rollout.training.policy import Policy
 from orl_rollout.training.rows import rows_of
 
+OpenPlayer = Callable[[Run, str], AbstractAsyncContextManager[Player]]
 logger = logger_of("orl")
 
 
@@ -90,6 +92,11 @@ def tasks_of(run: Run, groups: int) -> tuple[tuple[Task, ...], tuple[Task, ...]]
     if tasks and len(tasks) < groups:
         raise ConfigError(f"{run.task_data}: {len(tasks)} tasks, and a step takes {groups}. Lower --rollout-batch-size")
     return tasks, held_out[: config.eval.max_tasks]
+
+
+def runtime_of(run: Run, model: str) -> AbstractAsyncContextManager[Player]:
+    """Open the player of a run; `model` is the checkpoint whose tokenizer it uses."""
+    return open_runtime(run.config, model, run.folder, run.config.trainer.n_samples or 1)
 
 
 def plan_of(
