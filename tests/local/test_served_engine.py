@@ -169,6 +169,18 @@ async def test_death_between_batches_costs_a_restart_and_a_second_one_the_run(ch
 
 
 @pytest.mark.slow
+async def test_death_while_weights_are_checked_is_a_second_one(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with mortal(tmp_path, checkpoint) as (server, near), server.engine as engine:
+        await engine.publish("0")
+        server.kill()
+        monkeypatch.setattr(near.rank, "fingerprints", lambda: {"w": server.kill()})
+        with pytest.raises(EngineError, match="twice"):
+            await asyncio.wait_for(engine.gone, 30)
+
+
+@pytest.mark.slow
 async def test_server_that_lives_is_not_started_again(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

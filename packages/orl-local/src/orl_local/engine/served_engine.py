@@ -168,4 +168,10 @@ class ServedEngine:
         self._released, self._version = False, version
         self._restarts += 1
         self._check.restarted()
-        await self._check.after_sync(await self._rank.call("fingerprints"))
+        sent = await self._rank.call("fingerprints")
+
+        async def check() -> None:
+            await self._check.after_sync(sent)
+
+        if not await self._survives(check):
+            await self._process.restart(self._server.folder, version)
