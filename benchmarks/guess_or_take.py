@@ -8,7 +8,8 @@ the number must be named three times: the first two hits are answered with a ran
 from __future__ import annotations
 
 from openreward.environments import JSONObject, TextBlock, ToolOutput, tool
-from orl_playground.guess_number import GUESSES, Guess, GuessNumber
+from orl_playground.game import GUESSES
+from orl_playground.guess_number import Guess, GuessNumber
 from orl_testing.environments import serve
 
 from benchmarks.servers import announce, read_settings, wait_for_the_end

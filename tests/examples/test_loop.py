@@ -14,7 +14,7 @@ import torch
 from orl_core import Datum, Renderer
 from orl_launcher.made_models import chats_of, rows_of
 from orl_local.warm_start import train, write_tiny_model
-from orl_playground.players import END, end, play
+from orl_playground.game import END, end, play
 from orl_rollout import load_tokenizer
 from orl_rollout.run_folder.contract import WarmStart
 

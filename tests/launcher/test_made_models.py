@@ -19,8 +19,8 @@ from orl_launcher.made_models import Curriculum, chats_of, ensure, rows_of
 from orl_launcher.playground import first_model
 from orl_local.warm_start import convert_gguf
 from orl_local.warm_start.tiny_tokenizer import ADDED_TOKENS, NUMBERS, SPECIAL_TOKENS, build_tokenizer, texts_of
-from orl_playground.guess_number import WIDER, Game
-from orl_playground.players import END, MIDDLE, end, middle, play, scattered, tools
+from orl_playground.game import END, MIDDLE, WIDER, Game, end, middle, play, scattered
+from orl_playground.guess_number import tools
 from orl_rollout import load_tokenizer
 from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
 

@@ -4,8 +4,8 @@ import random
 import re
 
 import pytest
-from orl_playground import guess_number
-from orl_playground.guess_number import WIDER, WIDTH, Game, GuessNumber, GuessWider, consistent_baseline
+from orl_playground.game import WIDER, WIDTH, Game, Task, consistent_baseline, tasks
+from orl_playground.guess_number import GuessNumber, GuessWider
 from orl_playground.server import ENVIRONMENTS, environment_classes
 
 SPLITS = ("train", "test")
@@ -22,18 +22,18 @@ def test_splits_are_disjoint_and_hundreds_each(environment):
 
 
 def test_guess_number_has_tasks_for_fifty_steps_of_eight():
-    assert len(guess_number.tasks("train")) >= 400
-    assert len({task.low for task in guess_number.tasks("test")}) > 50
+    assert len(tasks("train")) >= 400
+    assert len({task.low for task in tasks("test")}) > 50
 
 
 def test_the_splits_do_not_depend_on_the_process():
-    assert guess_number.tasks("train")[0].model_dump() == {"low": 8, "high": 19, "secret": 16}
+    assert tasks("train")[0] == Task(low=8, high=19, secret=16)
 
 
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("widths", [(WIDTH,), WIDER])
 def test_every_game_of_guessing_is_won_by_halving(split, widths):
-    for task in guess_number.tasks(split, widths):
+    for task in tasks(split, widths):
         game = Game(low=task.low, high=task.high, secret=task.secret)
         reward = 0.0
         while not game.finished:

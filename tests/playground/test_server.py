@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
-from orl_playground import guess_number
+from orl_playground.game import tasks
 from orl_playground.server import ENVIRONMENTS, ServerError, serving
 
 SECONDS = 60
@@ -53,7 +53,7 @@ async def test_tasks_are_listed_whole_by_index_and_by_range(base_url, variant, m
 async def test_guess_number_is_won_by_halving_and_lost_from_the_ends(base_url, monkeypatch):
     async with environment(base_url, "guessnumber", monkeypatch) as env:
         assert await env.terminal_tool() is None
-        secret = guess_number.tasks("test")[0]
+        secret = tasks("test")[0]
         async with env.session(split="test", index=0) as session:
             prompt = text((await session.get_messages())[0])
             low, high = map(int, re.findall(r"\d+", prompt)[:2])

@@ -122,10 +122,7 @@ def _inputs(config: RunConfig, plan: Curriculum) -> dict[str, Any]:
 
 
 def _name(inputs: dict[str, Any]) -> str:
-    from orl_playground.players import tools
-
-    # The tiny model would read other words about the tools as single bytes.
-    key = hashlib.sha256(json.dumps([inputs, tools()], sort_keys=True).encode()).hexdigest()[:12]
+    key = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:12]
     return f"{inputs['model']}-{inputs['seed']}-{key}"
 
 
@@ -149,7 +146,7 @@ def _once(finished: Path, make: Callable[[Path], None]) -> Path:
 
 def _tiny(config: RunConfig, scratch: Path, plan: Curriculum) -> WarmStart:
     """Return the training of a new tiny model, written into `scratch`."""
-    from orl_playground.players import END, MIDDLE, end, middle, play
+    from orl_playground.game import END, MIDDLE, end, middle, play
 
     seed = config.trainer.seed
     rng = random.Random(seed)  # noqa: S311 - games need repeatable chance
@@ -170,7 +167,7 @@ def _tiny(config: RunConfig, scratch: Path, plan: Curriculum) -> WarmStart:
 
 def _published(config: RunConfig, cache: Path) -> WarmStart:
     """Return the training of the published model, which is converted into `cache` first."""
-    from orl_playground.players import middle, play, scattered
+    from orl_playground.game import middle, play, scattered
 
     model = converted(cache)
     seed = config.trainer.seed
@@ -236,7 +233,7 @@ def _refuse_cpu(config: RunConfig) -> None:
 
 def chats_of(games: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """Return games as conversations in the chat format."""
-    from orl_playground.players import tools
+    from orl_playground.guess_number import tools
 
     shown = tools()
     return [{"messages": game, "tools": shown} for game in games]

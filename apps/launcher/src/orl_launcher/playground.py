@@ -158,7 +158,7 @@ def baseline(config: RunConfig) -> dict[str, float]:
     """Return the success rate of random guessing within the remaining range, if known: only for GuessNumber."""
     if tuple(config.environments) != ("playground/GuessNumber",) or find_spec("orl_playground") is None:
         return {}
-    from orl_playground.guess_number import consistent_baseline
+    from orl_playground.game import consistent_baseline
 
     return {"random_consistent_baseline": consistent_baseline()}
 
