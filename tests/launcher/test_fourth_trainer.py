@@ -145,7 +145,7 @@ def orl(working: Path, *commands: list[str]) -> list[tuple[int, str]]:
 
 def test_fourth_trainer_trains_resumes_and_evaluates(working: Path) -> None:  # shows A25
     first_run = ["train", "fourth", "--config", "my.yaml", "--name", "first", "--zeal", "3"]
-    second_run = ["train", "--config", "my.yaml", "--name", "second", "--load", "runs/first", "--num-rollout", "1"]
+    second_run = [*first_run[:5], "second", "--load", "runs/first", "--num-rollout", "1"]
     third_run = [*second_run, "--name", "third", "--set", "environments.playground/GuessNumber.max_turns=3"]
     allowed = ["--allow-changes", "max_turns"]
     ended = orl(working, first_run, second_run, third_run, [*third_run, *allowed], [*third_run, *allowed, "--dry-run"])
@@ -171,7 +171,7 @@ def test_fourth_trainer_trains_resumes_and_evaluates(working: Path) -> None:  # 
 
 
 def test_fourth_trainer_is_planned_and_checked(working: Path) -> None:
-    own = ["train", "--config", "my.yaml"]
+    own = ["train", "fourth", "--config", "my.yaml"]
     commands: list[tuple[list[str], int, str]] = [
         ([*own, "--dry-run", "--zeal", "4", "--", "--own", "1"], 0, "fourth --zeal 4 --own 1"),
         ([*own, "--dry-run"], 0, "trainer.local is not used"),

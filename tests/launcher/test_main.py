@@ -96,7 +96,6 @@ def test_version(capsys: Capture) -> None:
         (["train", "--conf", LOCAL], "did you mean --config?"),
         (["train", "slime", "--entropy-coef", "0.1"], "after `--`"),
         (["train", "slime", "--async-buffer-size", "2"], "after `--`"),
-        (["train", "local", "--tp", "2", "--save", "x"], "--tp is an option of miles and slime"),
         (["train", "local", "--python", "/usr/bin/python3"], "--python"),
     ],
 )

@@ -8,7 +8,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from orl_launcher.main import main
 from orl_rollout.run_folder.checkpoint import checkpoint_in
 
 from tests.kit.saved import hugging_face, saved
@@ -94,7 +93,6 @@ def test_default_that_would_overrule_an_option_is_left_out(orl: Orl, argv: list[
 
 @pytest.mark.slow
 def test_flags_in_the_file_and_on_the_command_line_give_one_command(orl: Orl) -> None:  # shows A26 F11
-    """And the file may name the trainer."""
     flags = orl.working / "flags.yaml"
     told = 'flags: {"--use-kl-loss": true, kl_loss_coef: 0.01, "--rollout-shuffle": false, "--eps-clip": 0.3}'
     text = Path(WHODUNIT).read_text(encoding="utf-8")
@@ -105,8 +103,6 @@ def test_flags_in_the_file_and_on_the_command_line_give_one_command(orl: Orl) ->
     assert planning.words_of(filed) == [word for word in given if word != "--rollout-shuffle"]
     over = orl.words("--", "--eps-clip=0.4", config=str(flags))
     assert [word for word in over if "eps-clip" in word] == ["--eps-clip=0.4"]
-    main(["train", "--config", str(flags), "--python", orl.python, "--name", "run", "--dry-run"])
-    assert orl.capsys.readouterr().out == filed
 
 
 def test_python_without_the_trainer_is_one_line(orl: Orl) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 
 from orl_core.errors import ConfigError, OrlError
 
@@ -43,7 +43,7 @@ class Command(Protocol):
 class Parser(argparse.ArgumentParser):
     """Parse the `words` of one command: no abbreviations, examples kept as written, errors in one line.
 
-    `extra` are words that it leaves to a trainer. `told` says what else an unknown option is, `elsewhere` what to do.
+    `extra` are the words after `--`. A command that leaves them to a trainer says so in `elsewhere`.
     """
 
     def __init__(self, command: str, words: Sequence[str] = ()) -> None:
@@ -56,19 +56,13 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        self.run, self.words, self.elsewhere = module.run, words, ""
-        self.extra: tuple[str, ...] = ()
-        self.told: Callable[[str], str] = lambda _: ""
+        cut = [*words, "--"].index("--")
+        self.run, self.words, self.extra, self.elsewhere = module.run, words[:cut], tuple(words[cut + 1 :]), ""
         module.add_options(self)
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing a usage of many lines."""
         raise UsageError(f"{message} (see {self.prog} --help)")
-
-    def bare(self) -> list[str]:
-        """Return the words that are no option's value, as far as options are known."""
-        takes_value = {name for action in self._actions for name in action.option_strings if action.nargs is None}
-        return [word for before, word in zip(["", *self.words], self.words, strict=False) if before not in takes_value]
 
     def parse(self) -> argparse.Namespace:
         """Parse the words.
@@ -82,8 +76,9 @@ class Parser(argparse.ArgumentParser):
         for word in self.words:
             option = word.partition("=")[0]
             if option.startswith("--") and option not in known:
-                near = did_you_mean(option, known) or self.elsewhere
-                self.error(self.told(option) or f"unknown option {option}{near}")
+                self.error(f"unknown option {option}{did_you_mean(option, known) or self.elsewhere}")
+        if self.extra and not self.elsewhere:
+            self.error("no trainer gets what follows `--`. Leave it out")
         arguments = self.parse_intermixed_args(self.words)  # options may precede a positional argument
         arguments.words, arguments.extra = self.words, self.extra
         return arguments
@@ -168,20 +163,11 @@ def address(text: str) -> str:
     return text
 
 
-def backend_of(file: str | Path = DEFAULT_CONFIG, overrides: Sequence[str] = ()) -> str:
-    """Return the trainer that a configuration names, else that of the default configuration.
+def backend_of() -> str:
+    """Return the trainer of the default configuration."""
+    from orl_core.config import load_config
 
-    Raises:
-        ConfigError: the file, or an override, cannot be read.
-    """
-    from orl_core.config import yaml
-
-    tree = yaml.read(Path(file))
-    for override in overrides:
-        yaml.override(tree, override)
-    options: dict[str, Any] = {**section} if isinstance(section := tree.get("trainer"), dict) else {}
-    name = options.get("backend")
-    return name if isinstance(name, str) else backend_of()
+    return str(load_config(DEFAULT_CONFIG).trainer.backend)
 
 
 def make_folder(folder: Path) -> None:

@@ -74,8 +74,6 @@ def _read(arguments: argparse.Namespace, bare: Mapping[str, object] | None) -> R
     options = {path: value for path, value in vars(arguments).items() if path.startswith(CONFIGURED)}
     if "agent" in options:  # the file's budgets of the built-in loop are replaced with it
         options |= {f"rollout.{name}": getattr(Budgets(), name) for name in LOOPS_OWN}
-    if backend := getattr(arguments, "backend", None):
-        options["trainer.backend"] = backend
     if file and not Path(file).exists():
         raise ConfigError(f"{file}: no such file. Give --config; `{invocation()} init` writes a file")
     return load_config(file, arguments.overrides, options, bare)

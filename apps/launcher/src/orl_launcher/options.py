@@ -7,7 +7,7 @@ mirrored here, they follow `--`.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import groupby
@@ -32,29 +32,15 @@ class Option(Struct, frozen=True):
     kind: object
 
 
-def add_own(parser: cli.Parser, otherwise: Callable[[Sequence[str]], str], *, converts: bool = False) -> None:
-    """Add the options of one trainer: the one that the words of `parser` name, else what `otherwise` finds in them.
-
-    What follows the first `--` is left to the trainer or its tool. One that `converts` has the options of a conversion
-    alone.
-    """
-    here, words = trainers.installed(), parser.words
-    cut = words.index("--") if "--" in words else len(words)
-    parser.words, parser.extra = words[:cut], tuple(words[cut + 1 :])
-    chosen = next((word for word in parser.bare() if word in here), "") or otherwise(parser.words)
-    own = {name: [*options_of(name, converts=converts)] for name in here}
-    for title, options in groupby(own.get(chosen, ()), lambda option: option.path.rpartition(".")[0]):
+def add_own(parser: cli.Parser, *, converts: bool = False) -> None:
+    """Add the options of the trainer that the first word names. What follows `--` is left to it, or to its tool."""
+    parser.elsewhere = "; the trainer comes first, and options that only the trainer knows follow `--`"
+    here, chosen = trainers.installed(), [*parser.words, ""][0]
+    own = options_of(chosen, converts=converts) if chosen in here else ()
+    for title, options in groupby(own, lambda option: option.path.rpartition(".")[0]):
         group = parser.add_argument_group(f"options of {chosen} (`{title}` in the file)")
         for option in options:
             _add(group, option)
-
-    def owners(word: str) -> str:
-        names = [name for name, options in own.items() if word in {f"--{option.name}" for option in options}]
-        named = f"the trainer is {chosen}" if chosen in here else "no trainer is named"
-        line = f"{word} is an option of {' and '.join(names)}, and {named}. Leave it out, or change the trainer"
-        return line if names else ""
-
-    parser.told, parser.elsewhere = owners, "; give an option of the trainer itself after `--`"
     parser.epilog = "\n".join([f"{parser.epilog}", *(f"  {parser.prog} {name} --help" for name in here)])
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from orl_core.config import TrainerConfig, load_config
@@ -30,20 +28,12 @@ EXAMPLES = """\
   orl convert miles checkpoints/iter_0000019 --model /models/Qwen3-4B --output Qwen3-4B-trained --dry-run
   orl convert slime runs/NAME -- --chunk-size 2147483648
 
-A trainer has options of its own. To show them:"""
-
-
-def _of_checkpoint(words: Sequence[str]) -> str:
-    """Return the trainer that wrote the checkpoint which the `words` of the command line name."""
-    with suppress(ConfigError):  # which is reported when the checkpoint is looked for
-        matches = (last_in(Path(word)) for word in words if Path(word).is_dir())
-        return next((each.checkpoint.trainer for each in matches if each), "")
-    return ""
+A trainer that is named has options of its own. To show them:"""
 
 
 def add_options(options: cli.Parser) -> None:
     """Add the options of `orl convert`."""
-    add_trainer(options, "backend", nargs="?", metavar="TRAINER", help="trainer (default: that of the checkpoint)")
+    add_trainer(options, "trainer.backend", nargs="?", metavar="TRAINER", help="trainer (default: the checkpoint's)")
     options.add_argument("source", metavar="FOLDER", type=Path, help="checkpoint, one step of it, or a run's folder")
     options.add_argument(
         "--output",
@@ -58,14 +48,14 @@ def add_options(options: cli.Parser) -> None:
         metavar="FOLDER",
         help="Hugging Face checkpoint that training began with (default: that of the run or the note)",
     )
-    add_own(options, _of_checkpoint, converts=True)
+    add_own(options, converts=True)
     options.usage = "orl convert [TRAINER] FOLDER [options] [-- arguments of the tool]"
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Convert, or show the command."""
     match = _found(arguments.source)
-    backend = arguments.backend or match.checkpoint.trainer
+    backend = vars(arguments)["trainer.backend"] or match.checkpoint.trainer
     if not backend:
         raise cli.UsageError(
             f"{match.folder}: no note tells its trainer. Name it: orl convert TRAINER {arguments.source}"

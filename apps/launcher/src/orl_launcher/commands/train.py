@@ -65,19 +65,9 @@ EXAMPLES = """\
 A trainer has options of its own. To show them:"""
 
 
-def _in_file(words: Sequence[str]) -> str:
-    """Return the trainer of the file that the `words` of the command line name; "" if they ask for help."""
-    file = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    cli.add_config(file, default=cli.DEFAULT_CONFIG)
-    with suppress(ConfigError, argparse.ArgumentError):  # which is reported when the file is loaded
-        own, _ = file.parse_known_args(words)
-        return "" if {"-h", "--help"} & {*words} else cli.backend_of(own.config, own.overrides)
-    return ""
-
-
 def add_options(options: cli.Parser) -> None:
     """Add the options of `orl train`."""
-    add_trainer(options, "backend", nargs="?", metavar="TRAINER", help="trainer (default: trainer.backend in the file)")
+    add_trainer(options, "trainer.backend", metavar="TRAINER", help="trainer, the first word after `train`")
     cli.add_config(options, default=cli.DEFAULT_CONFIG)
     cli.add_name(options)
     options.add_argument(
@@ -88,8 +78,8 @@ def add_options(options: cli.Parser) -> None:
     cli.add_python(options)
     cli.add_agent(options)
     add_shared(options.add_argument_group("options that every trainer obeys (they override `trainer` in the file)"))
-    add_own(options, _in_file)
-    options.usage = "orl train [TRAINER] [options] [-- trainer arguments]"
+    add_own(options)
+    options.usage = "orl train TRAINER [options] [-- trainer arguments]"
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -99,16 +89,15 @@ def run(arguments: argparse.Namespace) -> int:
 
     from orl_launcher.view.notices import trained_nothing
 
-    if arguments.config == cli.DEFAULT_CONFIG and arguments.backend not in (None, cli.backend_of()):
-        raise cli.UsageError(
-            f"orl train {arguments.backend} needs --config. To write a file: {invocation()} init ENVIRONMENT "
-            f"--trainer {arguments.backend}"
-        )
+    backend = vars(arguments)["trainer.backend"]
+    if arguments.config == cli.DEFAULT_CONFIG and backend != cli.backend_of():
+        written = f"{invocation()} init ENVIRONMENT --trainer {backend}"
+        raise cli.UsageError(f"orl train {backend} needs --config. To write a file: {written}")
     config, folder, load = resolve(arguments, "{}")
-    trainer = find_trainer(str(config.trainer.backend))
+    trainer = find_trainer(backend)
     changes = check_resume(config, load, trainer.defaults)
     if arguments.python and not trainer.packages:
-        raise cli.UsageError(f"--python: {config.trainer.backend} runs in orl's own environment. Leave it out")
+        raise cli.UsageError(f"--python: {backend} runs in orl's own environment. Leave it out")
     if missing := missing_tasks(config):
         raise ConfigError(missing)
     if arguments.dry_run:
@@ -180,11 +169,7 @@ def _train(
 
 
 def _tasks(config: RunConfig, folder: Path) -> tuple[Path, Path | None, dict[str, int]]:
-    """Return the tasks to train on and to hold out, prepared in the run's folder if none are given, and their overlap.
-
-    Raises:
-        ConfigError: they overlap, and must not.
-    """
+    """Return the files of tasks to train on and to hold out, prepared if none are given, and the overlap of both."""
     from orl_rollout.edge.files import read_lines
     from orl_rollout.tasks.file import overlap, read_tasks, trained_tasks
     from orl_rollout.tasks.prepare import HELD_OUT, TRAINING, prepare
@@ -249,8 +234,8 @@ def _print_plan(config: RunConfig, arguments: argparse.Namespace, folder: Path, 
     from orl_core.text import visible
     from rich.text import Text
 
-    from orl_launcher.view.html import flat
     from orl_launcher.view.tables import plain_table
+    from orl_launcher.view.wording import flat
 
     plan = plan_run(config, folder, arguments.extra, arguments.python)
     table = plain_table("setting", "value")

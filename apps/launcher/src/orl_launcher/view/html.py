@@ -66,17 +66,3 @@ def folded(pieces: Sequence[Piece]) -> tuple[Sequence[Piece], Sequence[Piece]]:
     if sum(len(piece.text) for piece in pieces[:fold]) <= KEPT:
         fold = 0
     return pieces[:fold], pieces[fold:]
-
-
-def flat(tree: dict[str, Any], path: str = "") -> list[tuple[str, str]]:
-    """Return the leaves of plain JSON as (dotted path, value), without nulls and empty collections."""
-    leaves: list[tuple[str, str]] = []
-    for key, value in tree.items():
-        name = f"{path}.{key}" if path else key
-        if isinstance(value, dict):
-            leaves += flat(cast("dict[str, Any]", value), name)
-        elif value not in (None, [], ()):
-            members = cast("list[object]", value if isinstance(value, list | tuple) else [value])
-            texts = (str(member).lower() if isinstance(member, bool) else str(member) for member in members)
-            leaves.append((name, ", ".join(texts)))
-    return leaves

@@ -18,10 +18,10 @@ from orl_rollout.run_folder.record import Record, read_record
 from orl_launcher.view.curves import charts_of, write_png
 from orl_launcher.view.episode import episode_rows
 from orl_launcher.view.evaluations import results_of
-from orl_launcher.view.html import flat, page
+from orl_launcher.view.html import page
 from orl_launcher.view.notices import notices_of
 from orl_launcher.view.pieces import load_decoder
-from orl_launcher.view.wording import MAIN_METRICS, duration, number, thousands
+from orl_launcher.view.wording import MAIN_METRICS, duration, flat, number, thousands
 
 FOREMOST = ("environments", "trainer", "eval")  # settings that are always in sight
 FIGURES = (

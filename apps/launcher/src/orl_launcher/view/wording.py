@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any, cast
 
 from orl_rollout.results.interval import wilson
 from orl_rollout.run_folder.metrics_log import Tally
@@ -81,3 +82,17 @@ MAIN_METRICS = (
     ("turns", number),
     ("tokens_per_turn", number),
 )
+
+
+def flat(tree: dict[str, Any], path: str = "") -> list[tuple[str, str]]:
+    """Return the leaves of plain JSON as (dotted path, value), without nulls and empty collections."""
+    leaves: list[tuple[str, str]] = []
+    for key, value in tree.items():
+        name = f"{path}.{key}" if path else key
+        if isinstance(value, dict):
+            leaves += flat(cast("dict[str, Any]", value), name)
+        elif value not in (None, [], ()):
+            members = cast("list[object]", value if isinstance(value, list | tuple) else [value])
+            texts = (str(member).lower() if isinstance(member, bool) else str(member) for member in members)
+            leaves.append((name, ", ".join(texts)))
+    return leaves
