@@ -51,9 +51,12 @@ async def test_tasks_of_another_difficulty_are_skipped(  # shows A37
     assert platform.asked == [("/v1/environments/gallery/Echo/task-difficulty?split=train", "the-platform-key")]
 
 
+BETWEEN = {"difficulty": {"min_reward": 0.1, "max_reward": 0.9}}
+
+
 async def test_unknown_tasks_are_kept_unless_skipped(gallery: Any, tmp_path: Path, platform: Platform) -> None:
-    assert {1, 2, 4} <= set(await drawn(gallery, tmp_path, {}, difficulty=(0.1, 0.9)))
-    assert not {0, 3} & set(await drawn(gallery, tmp_path, {}, difficulty=(0.1, 0.9)))
+    assert {1, 2, 4} <= set(await drawn(gallery, tmp_path, BETWEEN))
+    assert not {0, 3} & set(await drawn(gallery, tmp_path, BETWEEN))
 
 
 async def test_held_out_splits_are_measured_whole(gallery: Any, tmp_path: Path, platform: Platform) -> None:
@@ -70,13 +73,13 @@ async def test_difficulty_that_cannot_be_known_is_refused(
         await drawn(gallery, tmp_path, nowhere)
     platform.difficulty = {}
     with pytest.raises(ConfigError, match="difficulty"):
-        await drawn(gallery, tmp_path, {}, difficulty=(0.1, 0.9))
+        await drawn(gallery, tmp_path, BETWEEN)
     platform.needed = None
     with pytest.raises(SessionError, match="HTTP 500"):
-        await drawn(gallery, tmp_path, {}, difficulty=(0.1, 0.9))
+        await drawn(gallery, tmp_path, BETWEEN)
     monkeypatch.delenv("OPENREWARD_API_KEY")
     with pytest.raises(ConfigError, match="OPENREWARD_API_KEY"):
-        await drawn(gallery, tmp_path, {}, difficulty=(0.1, 0.9))
+        await drawn(gallery, tmp_path, BETWEEN)
 
 
 def test_even_tasks_are_drawn_first_and_by_seed() -> None:

@@ -38,26 +38,8 @@ def add_options(options: cli.Parser) -> None:
         "--output", default="tasks.jsonl", metavar="FILE", type=Path, help="file to write (default: tasks.jsonl)"
     )
     options.add_argument("--max-tasks", type=cli.positive, metavar="N", help="write at most N tasks, divided by weight")
-    options.add_argument(
-        "--difficulty",
-        type=_difficulty,
-        metavar="LOW..HIGH",
-        help="only tasks whose mean reward at OpenReward is within: 0.1..0.9 (default: as the file says)",
-    )
     options.add_argument("--seed", type=int, default=0, metavar="S", help="seed of choice and order (default: 0)")
     add_json(options)
-
-
-def _difficulty(text: str) -> tuple[float, float]:
-    """Return the bounds that `text` spells, for argparse."""
-    low, _, high = text.partition("..")
-    try:
-        bounds = float(low), float(high)
-    except ValueError:
-        bounds = (1.0, 0.0)
-    if not bounds[0] <= bounds[1]:
-        raise argparse.ArgumentTypeError(f"expected two rewards such as 0.1..0.9, not {text!r}")
-    return bounds
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -86,14 +68,7 @@ def _prepare(arguments: argparse.Namespace) -> PreparedTasks:
     with playground(resolved) as config:
         splits = arguments.splits or (TRAINING,)
         prepared = interrupt.run(
-            prepare(
-                config,
-                arguments.output,
-                max_tasks=arguments.max_tasks,
-                seed=arguments.seed,
-                splits=splits,
-                difficulty=arguments.difficulty,
-            )
+            prepare(config, arguments.output, max_tasks=arguments.max_tasks, seed=arguments.seed, splits=splits)
         )
     print_prepared(config, prepared, arguments.output, splits)
     return prepared

@@ -13,8 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import msgspec
-from msgspec import Struct, structs
-from orl_core.config import DifficultyConfig, EnvironmentConfig, RunConfig
+from msgspec import Struct
+from orl_core.config import EnvironmentConfig, RunConfig
 from orl_core.errors import ConfigError, OrlError, SessionError, boundary
 from orl_core.task import row_of
 from orl_core.text import plain
@@ -53,15 +53,12 @@ async def prepare(
     max_tasks: int | None = None,
     seed: int = 0,
     splits: Sequence[str] = (TRAINING,),
-    difficulty: tuple[float, float] | None = None,
 ) -> PreparedTasks:
     """Write the tasks of all environments to `output`: sampled, shuffled, without duplicates.
 
     `splits` are names of splits; `splits` and `eval_splits` stand for those that the configuration names.
     `num_samples` caps every split but those held out. `max_tasks` caps the whole and is shared out by the environments'
     `weight`, as far as each has tasks; without it every task is taken, whatever the weights.
-    `difficulty` is the least and the greatest mean reward of a task, of every split. Without it, an environment's own
-    holds for its splits to train on.
 
     Raises:
         ConfigError: an environment, a split or any task is missing, or a held-out one trains; `output` is as before.
@@ -74,7 +71,7 @@ async def prepare(
             for name, environment in config.environments.items()
             for split in splits_of(environment, splits)
         ]
-        selections = [await _select(config, listing, difficulty) for listing in listings]
+        selections = [await _select(config, listing) for listing in listings]
         shares = _shares(config, selections, max_tasks)
         if not sum(shares):
             names = ", ".join(f"`{word}`" for word in splits)
@@ -119,12 +116,9 @@ def _is_held_out(environment: EnvironmentConfig, split: str) -> bool:
     return split in environment.eval_splits and split not in environment.splits
 
 
-async def _select(config: RunConfig, listing: TaskListing, difficulty: tuple[float, float] | None) -> Selection:
+async def _select(config: RunConfig, listing: TaskListing) -> Selection:
     environment = config.environments[listing.env_name]
     wanted = None if _is_held_out(environment, listing.split) else environment.difficulty
-    if difficulty:
-        low, high = difficulty
-        wanted = structs.replace(environment.difficulty or DifficultyConfig(), min_reward=low, max_reward=high)
     return await select(listing, environment, wanted)
 
 
