@@ -8,11 +8,11 @@ from __future__ import annotations
 import argparse
 import fcntl
 import shlex
-from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, cast
 
 from msgspec import Struct, structs
 from orl_core.errors import ConfigError, OrlError
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from orl_rollout.loop.engine import Engine
     from orl_rollout.results.outcome import Outcome
     from orl_rollout.run_folder.contract import LocalEngine
-    from orl_rollout.runtime.runtime import Runtime
+    from orl_rollout.training.play import Batch
 
 DESCRIPTION = """\
 Play tasks with a model, without training. Prints metrics for each environment and pass@k, and journals all episodes.
@@ -72,20 +72,9 @@ class Played(Struct, frozen=True, kw_only=True):
     stats: RolloutStats
 
 
-class RolloutPlan(Struct, frozen=True, kw_only=True):
-    """The rollouts to play: `samples` of each task, `concurrency` at once, written to `folder`.
-
-    `config` can reach every environment. `played` gets each rollout that ended; it begins with those that are `done`,
-    by id, in the run that continues.
-    """
-
-    config: RunConfig
-    tasks: tuple[Task, ...]
-    samples: int
-    concurrency: int
-    folder: Path
-    played: list[Played] = []
-    done: Collection[str] = ()
+def played_of(outcome: Outcome) -> Played:
+    """Return what is kept of an outcome."""
+    return Played(error=outcome.trajectory.error, stats=stats_of(outcome))
 
 
 def add_options(options: cli.Parser) -> None:
@@ -121,68 +110,62 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _rollout(arguments: argparse.Namespace) -> tuple[RolloutReport, str]:
-    before: Path | None = arguments.before
+    from orl_rollout.training.play import Batch
+
+    before, url = arguments.before, arguments.engine
     config, folder = _configured(arguments, before)
     refuse_missing(config)
-    if arguments.engine:
+    if url:
         from orl_launcher.doctor.engine import check_answers
 
-        interrupt.run(check_answers(arguments.engine))
-    with playground(config, made_model(config)[0]) as reachable, ExitStack() as playing:
+        interrupt.run(check_answers(url))
+    with playground(config, made_model(config)[0]) as reachable:
         if not before:
             cli.make_folder(folder)
-        _lock(folder, playing.enter_context((folder / "rollout.lock").open("wb")))
-        replace_lost(folder)
-        done = {one.key: Played(error="", stats=stats_of(one.outcome)) for one in read_journal(folder) if not one.lost}
-        plan = RolloutPlan(
-            config=reachable,
-            tasks=_tasks(reachable, folder, arguments),
-            samples=config.eval.samples,
-            concurrency=arguments.concurrency,
-            folder=folder,
-            played=[*done.values()],
-            done=done.keys(),
-        )
-        interrupt.run(record_versions(reachable, folder))
-        write_config(folder, config)
-        cli.console().print(f"rollouts {folder}", style="bold")
-        fault = ""
-        try:
-            if len(done) == len(plan.tasks) * plan.samples:
-                cli.console().print(f"{folder} is complete")
-            else:
-                _ = interrupt.run(_against(arguments.engine, plan)) if arguments.engine else _in_process(plan)
-        except OrlError as exc:
-            fault = str(exc)
-            raise
-        finally:
-            with interrupt.held():  # a signal, too, keeps what was played
-                concluded = _conclude(config, [*plan.played], folder, fault)
-                if concluded[1] or interrupt.received():
-                    engine = f" --engine {arguments.engine}" if arguments.engine else ""
-                    command = f"{invocation()} rollout --continue {shlex.quote(str(folder))}{engine}"
-                    cli.console().print(f"To continue: {command}")
+        with _locked(folder):
+            replace_lost(folder)
+            done = {one.key: played_of(one.outcome) for one in read_journal(folder) if not one.lost}
+            batch = Batch(
+                tasks=_tasks(reachable, folder, arguments),
+                samples=config.eval.samples,
+                seed=config.trainer.seed,
+                sampling={"temperature": config.eval.temperature, "top_p": config.eval.top_p},
+                evaluation=True,
+                concurrency=arguments.concurrency,
+                done=done.keys(),
+            )
+            interrupt.run(record_versions(reachable, folder))
+            write_config(folder, config)
+            cli.console().print(f"rollouts {folder}", style="bold")
+            played, fault = [*done.values()], ""
+            try:
+                if len(done) < len(batch):
+                    _play(reachable, folder, batch, url, played)
+            except OrlError as exc:
+                fault = str(exc)
+                raise
+            finally:
+                with interrupt.held():  # a signal, too, keeps what was played
+                    concluded = _conclude(config, played, folder, fault)
+                    if concluded[1] or interrupt.received():
+                        words = ["rollout", "--continue", str(folder), *(["--engine", url] if url else [])]
+                        cli.console().print(f"To continue: {invocation()} {shlex.join(words)}")
     return concluded
 
 
-def _lock(folder: Path, file: IO[bytes]) -> None:
-    """Lock `file` until it is closed.
-
-    Raises:
-        UsageError: another process has locked it.
-    """
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise cli.UsageError(f"--continue {folder}: another process plays there. Wait until it ends") from None
+@contextmanager
+def _locked(folder: Path) -> Generator[None]:
+    """Let no other process play in `folder` while the block runs."""
+    with (folder / "rollout.lock").open("wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise cli.UsageError(f"--continue {folder}: another process plays there. Wait until it ends") from None
+        yield
 
 
 def _configured(arguments: argparse.Namespace, before: Path | None) -> tuple[RunConfig, Path]:
-    """Return the configuration and the folder, which are those of the run `before` if there is one.
-
-    Raises:
-        ConfigError: it is wrong, or the rollouts would be others than before.
-    """
+    """Return the configuration and the folder, which are those of the run `before` if there is one."""
     from orl_rollout.results.reward_function import load_reward
     from orl_rollout.runtime.player import load_player
 
@@ -223,61 +206,34 @@ def _tasks(config: RunConfig, folder: Path, arguments: argparse.Namespace) -> tu
     return tasks
 
 
-async def _against(url: str, plan: RolloutPlan) -> list[Played]:
-    """Play against a running engine."""
+def _play(config: RunConfig, folder: Path, batch: Batch, url: str | None, played: list[Played]) -> None:
+    """Play the batch, against a running engine or with the model on this thread. `played` gets each that ended."""
     from orl_core.config.limits import context_tokens_of
-    from orl_rollout.sglang.client import SglangEngine, Timeouts
-
-    timeouts = Timeouts(retry=plan.config.rollout.patience)
-    async with SglangEngine(url, context_tokens=context_tokens_of(plan.config), timeouts=timeouts) as engine:
-        return await play(plan, engine)
-
-
-def _in_process(plan: RolloutPlan) -> list[Played]:
-    """Play against a model on this thread, the rollouts' loop on another."""
-    local = cast("LocalEngine", entry("orl.engines").load())
-    return local(str(plan.config.trainer.model), lambda engine: play(plan, engine))
-
-
-async def play(plan: RolloutPlan, engine: Engine) -> list[Played]:
-    """Play the plan. Return one Played for each rollout that ended.
-
-    Raises:
-        OrlError: the run cannot continue (the breaker, a full disk).
-    """
     from orl_rollout.runtime.stack import open_runtime
+    from orl_rollout.sglang.client import SglangEngine, Timeouts
+    from orl_rollout.training.play import play
 
     from orl_launcher.view.progress import counting
 
-    async with open_runtime(plan.config, str(plan.config.trainer.model), plan.folder, plan.samples) as runtime:
-        with counting(cli.console()) as show:
-            return await play_all(plan, runtime, engine, show)
-
-
-async def play_all(
-    plan: RolloutPlan, runtime: Runtime, engine: Engine, show: Callable[[int, int, str], None]
-) -> list[Played]:
-    """Play the plan with `runtime`, as `play` does. `show` takes how many rollouts of how many ended, in words, too."""
-    from orl_rollout.training import play as training
-
-    batch = training.Batch(
-        tasks=plan.tasks,
-        samples=plan.samples,
-        seed=plan.config.trainer.seed,
-        sampling={"temperature": plan.config.eval.temperature, "top_p": plan.config.eval.top_p},
-        evaluation=True,
-        concurrency=plan.concurrency,
-        done=plan.done,
-    )
-    played = plan.played
-    show(len(played), len(batch), "rollouts")
-
-    def keep(outcome: Outcome) -> Played:
-        played.append(Played(error=outcome.trajectory.error, stats=stats_of(outcome)))
+    def keep(outcome: Outcome) -> None:
+        played.append(played_of(outcome))
         show(len(played), len(batch), _words(played, len(batch)))
-        return played[-1]
 
-    return await training.play(batch, runtime, engine, keep, stopped=interrupt.received)
+    async def with_engine(engine: Engine) -> None:
+        async with open_runtime(config, str(config.trainer.model), folder, batch.samples) as runtime:
+            show(len(played), len(batch), "rollouts")
+            await play(batch, runtime, engine, keep, stopped=interrupt.received)
+
+    async def with_server(url: str) -> None:
+        timeouts = Timeouts(retry=config.rollout.patience)
+        async with SglangEngine(url, context_tokens=context_tokens_of(config), timeouts=timeouts) as engine:
+            await with_engine(engine)
+
+    with counting(cli.console()) as show:
+        if url:
+            interrupt.run(with_server(url))
+        else:
+            cast("LocalEngine", entry("orl.engines").load())(str(config.trainer.model), with_engine)
 
 
 def _words(played: Sequence[Played], total: int) -> str:
