@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from orl_launcher import made_models
-from orl_launcher.made_models import Curriculum
 from orl_launcher.main import main
 from orl_rollout.episodes.journal import read_journal
 from orl_rollout.run_folder.record import read_record
@@ -45,8 +43,8 @@ def test_splits_share_no_task() -> None:
 def test_commands_teach_and_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ORL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(made_models, "Curriculum", partial(Curriculum, steps=3, batch=4))
-    monkeypatch.setattr(made_models, "GAMES", 40)
+    for name, value in (("GAMES", 40), ("STEPS", 3), ("BATCH", 4)):
+        monkeypatch.setattr(made_models, name, value)
     Path("stones.py").write_text(CODE, encoding="utf-8")
     names: dict[str, Any] = {"__name__": "stones"}
     exec(compile(CODE, "stones.py", "exec"), names)

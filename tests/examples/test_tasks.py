@@ -145,7 +145,6 @@ async def test_beginner_wins_sometimes(served: tuple[Game, str], monkeypatch: py
             job = RolloutSpec(task=task, limits=Limits(max_turns=8, context_tokens=8192), rollout_id=str(number))
             engine = ScriptedEngine([])
             episodes.append(await player(job, session=client.session(task), renderer=RENDERER, engine=engine))
-    assert player.fault is None
     assert {(episode.stop_reason, episode.error) for episode in episodes} == {(StopReason.FINISHED, "")}
     assert all(text_of(episode.messages[-1].content) for episode in episodes)
     assert max(len(text_of(message.content)) for episode in episodes for message in episode.messages) < 1500

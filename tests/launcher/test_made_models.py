@@ -15,7 +15,7 @@ with warnings.catch_warnings():
 from orl_core import ConfigError, EnvironmentConfig, Renderer, RunConfig, TrainerConfig
 from orl_core.config import load_config
 from orl_launcher import made_models
-from orl_launcher.made_models import Curriculum, chats_of, ensure, rows_of
+from orl_launcher.made_models import chats_of, ensure, rows_of, well
 from orl_launcher.playground import first_model
 from orl_local.warm_start import convert_gguf
 from orl_local.warm_start.tiny_tokenizer import ADDED_TOKENS, NUMBERS, SPECIAL_TOKENS, build_tokenizer, texts_of
@@ -50,7 +50,7 @@ SHAPE = {
     "--norm-epsilon": "rms_norm_eps",
     "--vocab-size": "vocab_size",
 }
-SHORT = Curriculum(steps=3, batch=4)
+SHORT = {"GAMES": 40, "STEPS": 3, "BATCH": 4}
 PUBLISHED = "playground/SmolLM2-135M-Instruct"
 
 
@@ -78,8 +78,9 @@ def tokenizer(games):
 def checkpoint(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        patch.setattr(made_models, "GAMES", 40)
-        return ensure(config_of(), tmp_path_factory.mktemp("cache"), lambda *_: None, SHORT)
+        for name, value in SHORT.items():
+            patch.setattr(made_models, name, value)
+        return ensure(config_of(), tmp_path_factory.mktemp("cache"))
 
 
 def check_shape(script: str, folder: Path) -> None:
@@ -153,10 +154,9 @@ def test_scattered_guesses_are_anywhere_in_the_range():
 
 
 def test_the_curriculum_goes_from_many_good_games_to_few():
-    plan = Curriculum()
-    shares = [plan.well(step / 100) for step in range(101)]
-    assert shares[0] == plan.well_first
-    assert shares[-1] == pytest.approx(plan.well_last)
+    shares = [well(step / 100) for step in range(101)]
+    assert shares[0] == made_models.WELL_FIRST
+    assert shares[-1] == pytest.approx(made_models.WELL_LAST)
     assert shares == sorted(shares, reverse=True)
 
 
@@ -176,7 +176,7 @@ def test_a_checkpoint_is_an_ordinary_folder(checkpoint, tokenizer):
     assert model.config.vocab_size >= len(loaded)
     assert model.generation_config.eos_token_id == loaded.convert_tokens_to_ids("<|im_end|>")
     facts = json.loads((checkpoint / "warm_start.json").read_text())
-    assert facts["steps"] == SHORT.steps
+    assert facts["steps"] == SHORT["STEPS"]
     assert facts["parameters"] == model.num_parameters()
     assert facts["seconds"] > 0
 
@@ -197,7 +197,7 @@ def test_the_games_of_guessing_are_the_same_pieces_to_the_model(tokenizer):
 
 def test_a_second_call_reuses_the_folder(checkpoint, monkeypatch):
     monkeypatch.setattr(made_models, "warm_starter", never)
-    assert ensure(config_of(), checkpoint.parent, never, SHORT) == checkpoint
+    assert ensure(config_of(), checkpoint.parent, never) == checkpoint
     assert [path.name for path in checkpoint.parent.iterdir()] == [checkpoint.name]
 
 

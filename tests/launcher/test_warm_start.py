@@ -15,11 +15,9 @@ from orl_core.task import PLAIN
 from orl_core.trajectory import RolloutSpec
 from orl_launcher.main import main
 from orl_launcher.warm_start.sources import Chat, episode_of
-from orl_launcher.warm_start.training import order_of
 from orl_local.warm_start import recipe
 from orl_rollout.episodes.journal import Journal, read_journal
 from orl_rollout.run_folder.checkpoint import checkpoint_in
-from orl_rollout.run_folder.record import read_record
 
 from tests.kit.configs import LOCAL
 from tests.kit.tokenizers import build, renderer_of, template, tokenizer
@@ -69,12 +67,9 @@ def words(guess_number: str, model: str) -> list[str]:
 
 
 def test_a_player_teaches_the_model(words: list[str], model: str, capsys: Capture) -> None:
-    assert main([*words, "--set", "eval.samples=2", "--player", f"{PLAYERS}:halves", "--min-reward", "1"]) == 0
+    assert main([*words, "--player", f"{PLAYERS}:halves", "--min-reward", "1"]) == 0
     run = Path("runs/warm")
-    assert "valid calls" in capsys.readouterr().out
-    (measured,) = [path for path in Path("runs").iterdir() if path != run]
-    summary = read_record(measured).summary
-    assert (summary["model"], summary["rollouts"]) == (str(run / "checkpoint"), 4)
+    assert f"rollout --config {LOCAL} --model {run}" in capsys.readouterr().out
     figures = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     assert (figures["episodes"], figures["rows"], figures["held_out_episodes"], figures["steps"]) == (8, 7, 1, 2)
     entries = [*read_journal(run)]
@@ -105,10 +100,8 @@ def test_rows_teach_the_model(words: list[str]) -> None:
         (["--player", f"{PLAYERS}:answers_badly"], 1, "it returned 7"),
         (["--player", f"{PLAYERS}:loses", "--min-reward", "1"], 1, "0 of 8 episodes"),
         (["--player", f"{PLAYERS}:missing"], 1, "missing"),
-        (["--player", "no_module"], 1, "module:function"),
+        (["--player", "no_module"], 1, "no_module"),
         (["--journal", "elsewhere"], 1, "elsewhere: no journal"),
-        (["--rows", "chats.jsonl", "--min-reward", "1"], 2, "--min-reward"),
-        (["--lr", "0", "--player", f"{PLAYERS}:halves"], 2, "--lr"),
         ([], 2, "--player"),
     ],
 )
@@ -163,10 +156,3 @@ def test_recipe_follows_the_size_of_the_model(model: str) -> None:
     Path("config.json").write_text('{"model_type": "qwen3"}', encoding="utf-8")  # of 8B parameters
     assert recipe(model) == {"steps": 400, "batch_size": 16, "lr": 3e-3}
     assert recipe(".") == {"steps": 150, "batch_size": 32, "lr": 1e-4}
-
-
-def test_order_holds_every_row_equally_often() -> None:
-    order = order_of(3, 8, seed=1)
-    assert len(order) == 8
-    assert sorted(order[:3]) == sorted(order[3:6]) == [0, 1, 2]
-    assert order == order_of(3, 8, seed=1)

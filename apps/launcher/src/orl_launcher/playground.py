@@ -87,10 +87,6 @@ def made_model(config: RunConfig) -> tuple[str | None, dict[str, Any]]:
 
     The facts are for summary.json: the seconds of the warm start, and whether it was in the cache. The name of another
     model stays as it is, without facts.
-
-    Raises:
-        UsageError: the packages that make models are not installed.
-        ConfigError: there is no such model, or it cannot be made.
     """
     model, folder = config.trainer.model, _folder_of(config)
     if folder is None:
@@ -99,8 +95,7 @@ def made_model(config: RunConfig) -> tuple[str | None, dict[str, Any]]:
 
     cached = folder.is_dir()
     if not cached:
-        line = f"making the model {model}, once: a few minutes. It is kept in {cache_folder()}"
-        cli.console().print(line)
+        cli.console().print(f"making the model {model}, once: a few minutes. It is kept in {cache_folder()}")
     with boundary(ConfigError, f"making the model {model}"), counting(cli.console()) as show:
 
         def count(step: int, total: int) -> None:
@@ -115,30 +110,19 @@ def made_model(config: RunConfig) -> tuple[str | None, dict[str, Any]]:
 def first_model(config: RunConfig) -> str | None:
     """Return the checkpoint that a warm start of the user's begins with.
 
-    It is the published model as its package has it. Another model of the playground was taught before, because it
-    knows nothing else.
-
-    Raises:
-        UsageError: the packages that make models are not installed.
-        ConfigError: there is no such model, or it cannot be made.
+    It is the published model as its package has it. The tiny model knows nothing before it was taught its game.
     """
     from orl_launcher.made_models import PUBLISHED, converted
 
     model = config.trainer.model or ""
     if model.lower() != ORGANISATION + PUBLISHED:
         return made_model(config)[0]
-    require("torch", "models of the playground")
     with boundary(ConfigError, f"converting the model {model}"):
         return str(converted(cache_folder()))
 
 
 def is_made(config: RunConfig) -> bool:
-    """Tell whether `made_model` has nothing to make.
-
-    Raises:
-        UsageError: the packages that make models are not installed.
-        ConfigError: there is no such model.
-    """
+    """Tell whether `made_model` has nothing to make."""
     folder = _folder_of(config)
     return folder is None or folder.is_dir()
 
@@ -147,10 +131,10 @@ def _folder_of(config: RunConfig) -> Path | None:
     """Return the folder of the playground's model in the cache; None if `config` names another one."""
     if not (config.trainer.model or "").startswith(ORGANISATION):
         return None
-    require("torch", "models of the playground")
-    require("orl_playground", "models of the playground")
     from orl_launcher.made_models import checkpoint_folder
 
+    require("torch", "models of the playground")
+    require("orl_playground", "models of the playground")
     return checkpoint_folder(config, cache_folder())
 
 

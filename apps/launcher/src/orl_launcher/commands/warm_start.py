@@ -1,13 +1,15 @@
 """`orl warm-start`: supervised training on episodes before any trainer, and the figures of the checkpoint.
 
-A source gives episodes: a function that plays, the journal of a run, or conversations in the chat format.
+A source gives episodes: a function that plays, the journal of a run, or conversations in the chat format. The trainer's
+own update trains on them.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -22,18 +24,17 @@ from orl_rollout.run_folder.contract import CHECKPOINT, WarmStart
 
 from orl_launcher import cli, invocation
 from orl_launcher.checkpoints import refuse_missing
-from orl_launcher.commands import rollout
 from orl_launcher.configuration import resolve
+from orl_launcher.installation import entry
+from orl_launcher.made_models import warm_starter
 from orl_launcher.options import PLAYED, add_shared
 from orl_launcher.playground import first_model, playground
-from orl_launcher.trainers import holds_out
 from orl_launcher.view.progress import counting
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
-    from orl_core.render import Renderer
+    from orl_rollout.loop.engine import Engine
     from orl_rollout.results.outcome import Outcome
-    from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
     from orl_launcher.warm_start.scripted import ScriptedPlayer
 
@@ -48,9 +49,11 @@ EXAMPLES = """\
   orl warm-start --config my.yaml --journal runs/NAME --min-reward 1     the episodes of a run with the full reward
   orl warm-start --config my.yaml --rows chats.jsonl                {"messages": [...], "tools": [...]} in each line
   orl train local --config my.yaml --model runs/NAME                  and train the result
+  orl rollout --config my.yaml --model runs/NAME --split eval_splits     or measure it
 """
 EPISODES = 2_000  # most that a function plays
 CONCURRENCY = 64
+HELD_OUT = 0.05  # of the episodes, and at least one
 
 
 def add_options(parser: cli.Parser) -> None:
@@ -64,72 +67,84 @@ def add_options(parser: cli.Parser) -> None:
     parser.add_argument(
         "--min-reward", type=float, metavar="X", help="leave out episodes with less reward (default: none)"
     )
-    sizes = (
-        ("steps", cli.positive, "steps of training"),
-        ("batch-size", cli.positive, "rows"),
-        ("lr", _rate, "first rate"),
-    )
-    for name, kind, what in sizes:
-        usual = f"{what} (default: as the model's size asks for)"
+    for name, kind, what in (("steps", cli.positive, "steps"), ("batch-size", cli.positive, "rows"), ("lr", float, "")):
+        usual = f"{what or 'first rate'} of training (default: as the model's size asks for)"
         parser.add_argument(f"--{name}", type=kind, default=argparse.SUPPRESS, metavar="N", help=usual)
     cli.add_name(parser)
 
 
-def _rate(text: str) -> float:
-    number = float(text)
-    if not 0 < number < 1:
-        raise argparse.ArgumentTypeError(f"expected a number between 0 and 1, not {text!r}")
-    return number
-
-
 def run(arguments: argparse.Namespace) -> int:
-    """Gather episodes, train, print the figures, and play the held-out tasks as `orl rollout` does."""
+    """Gather episodes, train, and print the figures."""
     from orl_rollout.run_folder.config_file import write_config
-    from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
 
     from orl_launcher.warm_start.scripted import ScriptedPlayer, load_function
-    from orl_launcher.warm_start.training import warm_start_trainer, warm_starter
 
     started = time.monotonic()
-    if arguments.rows and arguments.min_reward is not None:
-        raise cli.UsageError("--min-reward: conversations have no reward. Leave it out")
     config, folder, _ = resolve(arguments, "{}-warm-start", model="needed")
-    starter = warm_starter()
     refuse_missing(config)
     player = ScriptedPlayer(load_function(arguments.player), arguments.player) if arguments.player else None
     with playground(config, first_model(config)) as reachable:
-        arguments = argparse.Namespace(**(starter.recipe(str(reachable.trainer.model)) | vars(arguments)))
-        tokenizer = open_tokenizer(reachable, str(reachable.trainer.model))
-        renderer = open_renderer(reachable, tokenizer)
-        outcomes = [] if player else _good(_read(arguments, reachable, tokenizer, renderer), arguments.min_reward)
+        model = str(reachable.trainer.model)
+        options = argparse.Namespace(**(warm_starter().recipe(model) | vars(arguments)))
+        outcomes = _read(reachable, model, options)
         cli.make_folder(folder)
         write_config(folder, config)
         cli.console().print(f"warm start {folder}", style="bold")
         if player:
-            outcomes = _good(interrupt.run(_played(reachable, folder, player, arguments)), arguments.min_reward)
-        interrupt.check()
-        figures = _train(reachable, outcomes, arguments, folder)
+            outcomes = interrupt.run(_played(reachable, folder, player, options.steps * options.batch_size))
+        figures = _train(reachable, _good(outcomes, options.min_reward), options, folder)
     figures["seconds_total"] = round(time.monotonic() - started, 1)
     replace(folder / "summary.json", msgspec.json.format(msgspec.json.encode(figures), indent=2) + b"\n")
-    trainer = config.trainer.backend or warm_start_trainer()
+    again = f"--config {arguments.config} --model {folder}"
     cli.console().print(
         f"held-out loss {figures['held_out_loss']:.3g} over {figures['held_out_episodes']} episodes, in training "
-        f"{figures['train_loss']:.3g}. "
-        f"To train the model: {invocation()} train {trainer} --config {arguments.config} --model {folder}",
+        f"{figures['train_loss']:.3g}. To train the model: {invocation()} train {config.trainer.backend} {again}; "
+        f"to measure it: {invocation()} rollout {again}"
     )
-    if not holds_out(config):
-        return 0
-    played = vars(cli.Parser("rollout", ["--split", "eval_splits"]).parse())
-    own = {"name": None, "samples": config.eval.samples, "trainer.load": None, "trainer.model": str(folder)}
-    return rollout.run(argparse.Namespace(**(played | vars(arguments) | own)))
+    return 0
+
+
+def _read(config: RunConfig, model: str, options: argparse.Namespace) -> list[Outcome]:
+    """Return the episodes that are there already."""
+    from orl_core.config.limits import limits_of
+    from orl_core.task import PLAIN
+    from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
+
+    from orl_launcher.warm_start.sources import conversations, journalled
+
+    if options.rows:
+        renderer = open_renderer(config, open_tokenizer(config, model))
+        return [*conversations(options.rows, renderer, limits_of(config, PLAIN))]
+    return [*journalled(options.journal, open_tokenizer(config, model))] if options.journal else []
+
+
+async def _played(config: RunConfig, folder: Path, player: ScriptedPlayer, most: int) -> list[Outcome]:
+    """Play the tasks to train on, again and again, until there is an episode for each row that trains."""
+    from orl_rollout.runtime.stack import open_runtime
+    from orl_rollout.tasks.file import read_tasks
+    from orl_rollout.tasks.prepare import prepare
+    from orl_rollout.training.play import Batch, play
+
+    total = min(EPISODES, most)
+    file = config.trainer.task_data
+    if not file:
+        await prepare(config, folder / "tasks.jsonl", seed=config.trainer.seed)
+    tasks = cycle(read_tasks(file or folder / "tasks.jsonl", config))
+    batch = Batch(tasks=[*islice(tasks, total)], name="warm-start", concurrency=CONCURRENCY)
+    ended: list[Outcome] = []
+
+    def keep(outcome: Outcome) -> None:
+        ended.append(outcome)
+        show(len(ended), total, f"episodes {len(ended)}/{total}")
+
+    async with open_runtime(config, str(config.trainer.model), folder, 1, player) as runtime:
+        with counting(cli.console()) as show:
+            await play(batch, runtime, cast("Engine", player), keep, stopped=interrupt.received)
+    return ended
 
 
 def _good(outcomes: Iterable[Outcome], least: float | None) -> list[Outcome]:
-    """Return the episodes that may train, those with less reward than `least` left out.
-
-    Raises:
-        ConfigError: there are fewer than two.
-    """
+    """Return the episodes that may train, those with less reward than `least` left out. Refuse fewer than two."""
     every = [*outcomes]
     good = [
         outcome
@@ -138,76 +153,31 @@ def _good(outcomes: Iterable[Outcome], least: float | None) -> list[Outcome]:
     ]
     if len(good) < 2:
         condition = "" if least is None else f" and have a reward of {least:g} or more"
+        errors = [f". The latest error: {error}" for outcome in every if (error := outcome.trajectory.error)]
         raise ConfigError(
-            f"{len(good)} of {len(every)} episodes can train{condition}, and one is held out: 2 are needed"
+            f"{len(good)} of {len(every)} episodes can train{condition}, and 2 are needed, one of them to be held out"
+            f"{['', *errors][-1]}"
         )
     return good
 
 
-def _read(
-    arguments: argparse.Namespace, config: RunConfig, tokenizer: HFTokenizer, renderer: Renderer
-) -> Iterator[Outcome]:
-    from orl_core.config.limits import limits_of
-    from orl_core.task import PLAIN
-
-    from orl_launcher.warm_start.sources import conversations, journalled
-
-    if arguments.rows:
-        return conversations(arguments.rows, renderer, limits_of(config, PLAIN))
-    return journalled(arguments.journal, tokenizer)
-
-
-async def _played(
-    config: RunConfig, folder: Path, player: ScriptedPlayer, arguments: argparse.Namespace
-) -> list[Outcome]:
-    """Play the tasks to train on, again and again, until there is an episode for each row that trains.
-
-    Raises:
-        ConfigError: the function fails.
-    """
-    from orl_rollout.loop.engine import Engine
-    from orl_rollout.runtime.stack import open_runtime
-    from orl_rollout.tasks.file import read_tasks
-    from orl_rollout.tasks.prepare import prepare
-    from orl_rollout.training.play import Batch, play
-
-    total = min(EPISODES, arguments.steps * arguments.batch_size)
-    file = config.trainer.task_data
-    if not file:
-        await prepare(config, folder / "tasks.jsonl", seed=config.trainer.seed)
-    tasks = cycle(read_tasks(file or folder / "tasks.jsonl", config))
-    batch = Batch(tasks=[*islice(tasks, total)], name="warm-start", concurrency=CONCURRENCY)
-    ended = 0
-
-    def keep(outcome: Outcome) -> Outcome:
-        nonlocal ended
-        if player.fault:
-            raise ConfigError(str(player.fault))
-        ended += 1
-        show(ended, total, f"episodes {ended}/{total}")
-        return outcome
-
-    async with open_runtime(config, str(config.trainer.model), folder, 1, player) as runtime:
-        with counting(cli.console()) as show:
-            engine = cast("Engine", player)  # which answers for itself
-            return await play(batch, runtime, engine, keep, stopped=interrupt.received)
-
-
-def _train(config: RunConfig, outcomes: list[Outcome], arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def _train(config: RunConfig, outcomes: list[Outcome], options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Train, and return the figures of summary.json. Losses are means over trained tokens, in nats."""
-    from orl_launcher.warm_start.training import order_of, split, warm_start_trainer, warm_starter
-
     seed = config.trainer.seed
-    training, held_out = split(outcomes, seed)
-    rows = [datum for outcome in training for datum in outcome.datums if any(datum.loss_mask)]
+    chance = random.Random(seed)  # noqa: S311 - no secret is drawn
+    shuffled = chance.sample(outcomes, len(outcomes))
+    few = max(1, round(HELD_OUT * len(shuffled)))
+    rows = [datum for outcome in shuffled[few:] for datum in outcome.datums if any(datum.loss_mask)]
+    total = options.steps * options.batch_size
+    rounds = (chance.sample(range(len(rows)), len(rows)) for _ in range(-(-total // len(rows))))
     start = WarmStart(
         model=str(config.trainer.model),
         output=folder / CHECKPOINT,
         rows=rows,
-        order=order_of(len(rows), arguments.steps * arguments.batch_size, seed),
-        batch_size=arguments.batch_size,
-        lr=arguments.lr,
-        held_out=[datum for outcome in held_out for datum in outcome.datums],
+        order=[place for each in rounds for place in each][:total],
+        batch_size=options.batch_size,
+        lr=options.lr,
+        held_out=[datum for outcome in shuffled[:few] for datum in outcome.datums],
         chat_template=config.chat_template,
         seed=seed,
     )
@@ -215,15 +185,15 @@ def _train(config: RunConfig, outcomes: list[Outcome], arguments: argparse.Names
         losses = warm_starter().train(
             start, lambda step, steps: show(step, steps, f"step {step}/{steps} on {len(rows)} rows")
         )
-    began = lasting_name(start.model)
-    noted = Checkpoint(format="hf", trainer=warm_start_trainer(), model=began, tokenizer=str(start.output.absolute()))
+    trainer, began = entry("orl.warm_starts").name, lasting_name(start.model)
+    noted = Checkpoint(format="hf", trainer=trainer, model=began, tokenizer=str(start.output.absolute()))
     write_note(start.output, noted)
     return {
         "model": start.model,
         "episodes": len(outcomes),
         "rows": len(rows),
         "steps": start.steps,
-        "held_out_episodes": len(held_out),
+        "held_out_episodes": few,
         "seed": seed,
         **losses,
     }

@@ -1,6 +1,6 @@
-"""The episodes of a warm start, from a program, a journal or a file, and the training on them.
+"""The episodes of a warm start, from a program, a journal or a file; `to_data` alone makes rows of them.
 
-Each source gives Outcomes, and `to_data` alone makes rows of them. It knows no trainer. `made_model` is for examples.
+It knows no trainer. `made_model` is for examples.
 """
 
 from __future__ import annotations
@@ -19,4 +19,4 @@ def made_model(config: RunConfig, folder: Path) -> Path:
     """Return the checkpoint of the playground's model that `config` names. It is made in `folder` if it is missing."""
     from orl_launcher.made_models import ensure
 
-    return ensure(config, folder, lambda done, total: None)
+    return ensure(config, folder)

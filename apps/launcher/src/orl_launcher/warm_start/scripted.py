@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
-from orl_core.errors import ConfigError, EngineError, boundary
+from orl_core.errors import EngineError, boundary
 from orl_core.messages import Action, Message, TextBlock, ToolCall, ToolSpec
 from orl_core.trajectory import Generation, RolloutSpec, Trajectory
 from orl_rollout.functions import loading
@@ -26,13 +26,7 @@ Function = Callable[[Sequence[Message], Sequence[ToolSpec]], object]
 
 
 def load_function(name: str) -> Function:
-    """Load the function `module:function`, which takes the messages alone.
-
-    Raises:
-        ConfigError: it cannot be loaded, or does not take the messages of an episode.
-    """
-    if not all(name.partition(":")):
-        raise ConfigError(f"--player {name}: name a function as module:function")
+    """Load the function `module:function`, which takes the messages alone."""
     with loading("--player", name) as function:
         if not callable(function) or inspect.iscoroutinefunction(function):
             raise TypeError(f"{type(function).__name__} is no plain function of messages")
@@ -41,11 +35,7 @@ def load_function(name: str) -> Function:
 
 
 def action_of(answer: object) -> Action:
-    """Return an answer as an action: an Action, a text, a call (name, arguments), or a list of calls.
-
-    Raises:
-        TypeError: it is something else.
-    """
+    """Return an answer as an action: an Action, a text, a call (name, arguments), or a list of calls."""
     if isinstance(answer, Action):
         return answer
     if isinstance(answer, str):
@@ -65,12 +55,10 @@ def _call(answer: object) -> ToolCall:
 
 
 class ScriptedPlayer:
-    """Plays episodes as `rollout` does. `fault` is the first error of the function, which ends the warm start."""
+    """Play episodes as `rollout` does, with actions of the function that is called `name`."""
 
     def __init__(self, function: Function, name: str) -> None:
-        self._function = function
-        self._name = name
-        self.fault: EngineError | None = None
+        self._function, self._name = function, name
 
     async def __call__(
         self,
@@ -84,31 +72,20 @@ class ScriptedPlayer:
     ) -> Trajectory:
         """Play one episode. `engine` is not asked."""
         script = _Script(renderer, self._act)
-        heard = cast("Renderer", script)
-        return await rollout(job, session=session, renderer=heard, engine=script, stopped=stopped, pause=pause)
+        return await rollout(
+            job, session=session, renderer=cast("Renderer", script), engine=script, stopped=stopped, pause=pause
+        )
 
     def _act(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Action:
-        """Ask the function.
-
-        Raises:
-            EngineError: it fails.
-        """
-        try:
-            with boundary(EngineError, f"--player {self._name}"):
-                return action_of(self._function(messages, tools))
-        except EngineError as fault:
-            self.fault = self.fault or fault
-            raise
+        with boundary(EngineError, f"--player {self._name}"):
+            return action_of(self._function(messages, tools))
 
 
 class _Script:
     """Renderer and engine of one episode: it listens to what the loop renders, and answers with what `act` says."""
 
     def __init__(self, renderer: Renderer, act: Callable[[Sequence[Message], Sequence[ToolSpec]], Action]) -> None:
-        self._renderer = renderer
-        self._act = act
-        self._messages: list[Message] = []
-        self._tools: Sequence[ToolSpec] = ()
+        self._renderer, self._act = renderer, act
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._renderer, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec import Struct, field, structs
@@ -27,12 +27,11 @@ if TYPE_CHECKING:
     from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
 
-def journalled(folder: Path, tokenizer: HFTokenizer) -> Iterator[Outcome]:
-    """Yield the episodes of the journal in `folder` that may train. Evaluations may not: their tasks are held out.
+T = TypeVar("T")
 
-    Raises:
-        ConfigError: there is no journal, or its ids are those of another tokenizer.
-    """
+
+def journalled(folder: Path, tokenizer: HFTokenizer) -> Iterator[Outcome]:
+    """Yield the episodes of the journal in `folder` that may train. Evaluations may not: their tasks are held out."""
     if not journal_files(folder) or not folder.is_dir():
         raise ConfigError(f"--journal {folder}: no journal in this folder. Name the folder of a run")
     if not (folder / TOKENIZER).is_file() or _ids(tokenizer.file()) != _ids((folder / TOKENIZER).read_bytes()):
@@ -82,36 +81,23 @@ class Chat(Struct):
 
 
 def conversations(path: Path, renderer: Renderer, limits: Limits) -> Iterator[Outcome]:
-    """Yield the conversations of a file with one JSON object in a line.
-
-    Raises:
-        ConfigError: a line is no conversation, or the model's format cannot express it; names file and line.
-    """
+    """Yield the conversations of a file with one JSON object in a line."""
     with boundary(ConfigError, f"--rows {path}"):
         for number, line in enumerate(read_lines(path), 1):
             with boundary(ConfigError, f"line {number}"):
-                chat = msgspec.json.decode(line, type=Chat)
-                yield episode_of(chat, renderer, RolloutSpec(task=_task(number), rollout_id=str(number), limits=limits))
-
-
-def _task(number: int) -> Task:
-    return Task(env_name=PLAIN, deployment_name=PLAIN, task_spec={"row": number})
+                task = Task(env_name=PLAIN, deployment_name=PLAIN, task_spec={"row": number})
+                job = RolloutSpec(task=task, rollout_id=str(number), limits=limits)
+                yield episode_of(msgspec.json.decode(line, type=Chat), renderer, job)
 
 
 def episode_of(chat: Chat, renderer: Renderer, job: RolloutSpec) -> Outcome:
-    """Return a conversation as an episode in which each of the assistant's messages is an action.
-
-    Raises:
-        RenderError: the model's format cannot express it.
-        ValueError: two messages of the assistant follow each other, or there is none, or nothing before it.
-    """
+    """Return a conversation as an episode in which each of the assistant's messages is an action."""
     messages = [*map(_message, chat.messages)]
-    value = msgspec.json.decode(chat.tools, type=list[_Tool]) if isinstance(chat.tools, str) else chat.tools
-    tools = tuple(tool.function for tool in value)
+    tools = tuple(tool.function for tool in _decoded(chat.tools, list[_Tool]))
     parts = [[*group] for _, group in groupby(messages, key=lambda one: one.role == "assistant")]
     actions = parts[1::2]
     if not actions or messages[0].role == "assistant" or any(len(message) > 1 for message in actions):
-        raise ValueError("expected a message of somebody else before each one of the assistant, and at least one")
+        raise ValueError("each message of the assistant must follow one of another role, and there must be one")
     turns: list[Turn] = []
     results = 0
     for others, (message,) in zip(parts[::2], actions, strict=False):
@@ -121,23 +107,15 @@ def episode_of(chat: Chat, renderer: Renderer, job: RolloutSpec) -> Outcome:
         else:
             observation = renderer.open(others, tools)
         results += sum(one.role == "tool" for one in others)
-        after = others[-1].role
-        ids = renderer.write(
-            Action(text=message.text, reasoning=message.reasoning, calls=message.calls), tools, after=after
-        )
+        after, written = others[-1].role, Action(text=message.text, reasoning=message.reasoning, calls=message.calls)
+        ids = renderer.write(written, tools, after=after)
         action, spans = renderer.read(ids, tools, after=after)
         hidden = renderer.hide(observation, ids, spans, after=after) if job.limits.strip_reasoning else ()
-        turns.append(
-            Turn(
-                observation=observation,
-                generations=(scripted(ids),),
-                action=action,
-                spans=spans,
-                stripped_spans=hidden,
-            )
-        )
-    reason = StopReason.FINISHED
-    trajectory = Trajectory(job=job, messages=tuple(parts[0]), tools=tools, turns=tuple(turns), stop_reason=reason)
+        said = (scripted(ids),)
+        turns.append(Turn(observation=observation, generations=said, action=action, spans=spans, stripped_spans=hidden))
+    trajectory = Trajectory(
+        job=job, messages=tuple(parts[0]), tools=tools, turns=tuple(turns), stop_reason=StopReason.FINISHED
+    )
     return Outcome(trajectory=trajectory, reward=0.0, success=False, datums=to_data(trajectory, reward=0.0))
 
 
@@ -161,10 +139,10 @@ def _message(chat: _ChatMessage) -> Message:
         role=chat.role,
         content=tuple(TextBlock(text=str(block["text"])) for block in blocks if block["text"]),
         reasoning=chat.reasoning_content or "",
-        calls=tuple(ToolCall(name=call.name, arguments=_arguments(call.arguments)) for call in calls),
+        calls=tuple(ToolCall(name=call.name, arguments=_decoded(call.arguments, dict[str, Any])) for call in calls),
         name=chat.name or "",
     )
 
 
-def _arguments(value: str | dict[str, Any]) -> dict[str, Any]:
-    return msgspec.json.decode(value, type=dict[str, Any]) if isinstance(value, str) else value
+def _decoded(value: str | T, kind: type[T]) -> T:
+    return msgspec.json.decode(value, type=kind) if isinstance(value, str) else value
