@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from orl_core import Datum, EnvironmentConfig, Renderer, RunConfig, TrainerConfig
-from orl_launcher.warm_start import made_model
+from orl_launcher.made_models import cached_model
 from orl_playground import server
 from orl_rollout import OpenRewardClient, load_tokenizer, prepare, read_tasks
 from orl_rollout.run_folder.logprob_drift import NOTICEABLE, LogprobDrift
@@ -38,7 +38,7 @@ def run(console: Console, *, quick: bool) -> list[str]:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     steps = QUICK_STEPS if quick else STEPS
-    checkpoint = made_model(
+    checkpoint = cached_model(
         RunConfig(environments={GAME: EnvironmentConfig()}, trainer=TrainerConfig(model=GAME)), Path("runs")
     )
     complaints: list[str] = []

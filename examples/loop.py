@@ -34,7 +34,7 @@ from orl_core import (
     reduce_reward,
     to_data,
 )
-from orl_launcher.warm_start import made_model
+from orl_launcher.made_models import cached_model
 from orl_playground import server
 from orl_rollout import OpenRewardClient, load_tokenizer, prepare, read_tasks, rollout
 from transformers import AutoModelForCausalLM, GenerationConfig
@@ -146,7 +146,7 @@ async def train(checkpoint: Path, url: str, steps: int = STEPS) -> list[float]:
 if __name__ == "__main__":
     torch.manual_seed(0)
     torch.set_num_threads(1)  # for so small a model a second thread gains nothing
-    warm_started = made_model(
+    warm_started = cached_model(
         RunConfig(environments={GAME: EnvironmentConfig()}, trainer=TrainerConfig(model=GAME)), Path("runs")
     )
     with server.serving(["guessnumber"]) as address:

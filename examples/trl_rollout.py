@@ -13,7 +13,7 @@ from typing import Any
 
 from datasets import Dataset
 from orl_core.config import EnvironmentConfig, RolloutConfig, RunConfig, TrainerConfig
-from orl_launcher.warm_start import made_model
+from orl_launcher.made_models import cached_model
 from orl_playground import server
 from orl_rollout import prepare, read_tasks
 from orl_trl import reward, rollout_function
@@ -51,6 +51,6 @@ def train(checkpoint: Path, url: str) -> Any:
 
 if __name__ == "__main__":
     model = TrainerConfig(model=GAME)
-    warm_started = made_model(RunConfig(environments={GAME: EnvironmentConfig()}, trainer=model), FOLDER)
+    warm_started = cached_model(RunConfig(environments={GAME: EnvironmentConfig()}, trainer=model), FOLDER)
     with server.serving(["guessnumber"]) as address:
         train(warm_started, address)

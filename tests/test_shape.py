@@ -85,7 +85,6 @@ PUBLIC = {
         "Mark Marked TOOL_FORMATS ToolFormat delimiters parse parse_marked thinking tool_format wire_format"
     ),
     "orl_gateway": "AgentEpisode Episode Gateway",
-    "orl_launcher.warm_start": "made_model",
     "orl_miles": "generate hooks launch",
     "orl_playground": "server",
     "orl_rollout": (

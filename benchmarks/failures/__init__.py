@@ -15,7 +15,7 @@ from statistics import fmean
 
 import torch
 from orl_core import EnvironmentConfig, RunConfig, TrainerConfig
-from orl_launcher.warm_start import made_model
+from orl_launcher.made_models import cached_model
 from orl_playground import server
 from rich.console import Console
 
@@ -52,7 +52,7 @@ def _each_guess(seed: int, plan: Plan) -> Curves:
 
 def _checkpoint() -> Path:
     config = RunConfig(environments={GAME: EnvironmentConfig()}, trainer=TrainerConfig(model=GAME))
-    return made_model(config, Path("runs"))
+    return cached_model(config, Path("runs"))
 
 
 COMPARISONS: dict[str, tuple[Callable[[int, Plan], Curves], Callable[[Plan], Plot], Plan]] = {

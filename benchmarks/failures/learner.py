@@ -27,7 +27,7 @@ from orl_core import (
     Trajectory,
 )
 from orl_core.reward import group_advantages
-from orl_launcher.warm_start import made_model
+from orl_launcher.made_models import cached_model
 from orl_rollout import OpenRewardClient, load_tokenizer, prepare, read_tasks, rollout
 from transformers import AutoModelForCausalLM
 
@@ -93,7 +93,7 @@ class Learner:
     @classmethod
     def fresh(cls) -> Self:
         """Return one with the playground's warm-started model."""
-        checkpoint = made_model(
+        checkpoint = cached_model(
             RunConfig(environments={GAME: EnvironmentConfig()}, trainer=TrainerConfig(model=GAME)), Path("runs")
         )
         model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32", trust_remote_code=False).eval()

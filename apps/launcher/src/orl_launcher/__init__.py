@@ -13,7 +13,7 @@ doctor           the checks of `orl doctor`
 view             the terminal, charts, the HTML report, and the pages of `orl view`
 playground       the environments that the command brings itself
 made_models      the models of the playground, made by a warm start and cached
-warm_start       the episodes of a warm start, and the training on them
+episodes         the episodes of a warm start
 """
 
 import os

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct, structs
+from orl_core.config import RunConfig, TrainerConfig
 from orl_core.errors import ConfigError
 from orl_rollout.run_folder.checkpoint import (
     WORDS,
@@ -17,9 +18,6 @@ from orl_rollout.run_folder.checkpoint import (
 )
 from orl_rollout.run_folder.config_file import read_object
 from orl_rollout.run_folder.contract import CHECKPOINT
-
-if TYPE_CHECKING:
-    from orl_core.config import RunConfig, TrainerConfig
 
 PERIODIC = "trainer/checkpoint-*"  # what a trainer on this machine saves between its steps
 
@@ -35,9 +33,6 @@ def paths_of(trainer: TrainerConfig) -> dict[str, str | None]:
     """Return `load` and `model` of a trainer as folders: of a run's folder, its last checkpoint.
 
     A checkpoint of Hugging Face to resume from is the model, too. The trainer judges another one.
-
-    Raises:
-        ConfigError: the model is in another format. The message has the command that converts it.
     """
     load, model = trainer.load, trainer.model
     if load:
@@ -62,11 +57,7 @@ def _looked_at(place: str) -> tuple[Path, Found | None]:
 
 
 def refuse_missing(config: RunConfig) -> None:
-    """Refuse a model whose name is the path of a folder that is not there: a hub would be asked for it.
-
-    Raises:
-        ConfigError: it is.
-    """
+    """Refuse a model whose name is the path of a folder that is not there: a hub would be asked for it."""
     model = config.trainer.model or ""
     if is_absent(model) and not config.trainer.load:
         raise ConfigError(
@@ -75,11 +66,7 @@ def refuse_missing(config: RunConfig) -> None:
 
 
 def last_in(folder: Path) -> Found | None:
-    """Return the last checkpoint of the run in `folder`, or the checkpoint in `folder`; None if there is neither.
-
-    Raises:
-        ConfigError: the run has no checkpoint.
-    """
+    """Return the last checkpoint of the run in `folder`, or the checkpoint in `folder`; None if there is neither."""
     described: dict[str, Any] = read_object(folder / "config.json")
     if "environments" not in described:
         match = checkpoint_in(folder)

@@ -7,16 +7,19 @@ means.
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 import shutil
 import textwrap
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
+from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import unquote, urlsplit
 
-from orl_core.errors import ConfigError, OrlError
+from orl_core.errors import ConfigError, OrlError, boundary
 
 from orl_launcher import as_started, invocation
 
@@ -31,24 +34,16 @@ class UsageError(OrlError):
     """The command line cannot be followed: exit code 2."""
 
 
-class Command(Protocol):
-    """A command's module: `add_options` adds its options, `run` runs it and returns the exit code."""
-
-    DESCRIPTION: str
-    EXAMPLES: str
-    add_options: Callable[[Parser], None]
-    run: Callable[[argparse.Namespace], int]
-
-
 class Parser(argparse.ArgumentParser):
     """Parse the `words` of one command: no abbreviations, examples kept as written, errors in one line.
 
+    The command's module has DESCRIPTION and EXAMPLES, `add_options(parser)`, and `run(arguments)`, the exit code.
     `extra` are the words after `--`. A command that leaves them to a trainer says so in `elsewhere`.
     """
 
     def __init__(self, command: str, words: Sequence[str] = ()) -> None:
         columns = shutil.get_terminal_size().columns
-        module = cast("Command", import_module(f"orl_launcher.commands.{command.replace('-', '_')}"))
+        module = import_module(f"orl_launcher.commands.{command.replace('-', '_')}")
         super().__init__(
             prog=f"{invocation()} {command}",
             description="\n".join(textwrap.fill(line, columns) for line in module.DESCRIPTION.splitlines()),
@@ -57,7 +52,8 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
         cut = [*words, "--"].index("--")
-        self.run, self.words, self.extra, self.elsewhere = module.run, words[:cut], tuple(words[cut + 1 :]), ""
+        self.run: Callable[[argparse.Namespace], int] = module.run
+        self.words, self.extra, self.elsewhere = words[:cut], tuple(words[cut + 1 :]), ""
         module.add_options(self)
 
     def error(self, message: str) -> NoReturn:
@@ -65,11 +61,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} (see {self.prog} --help)")
 
     def parse(self) -> argparse.Namespace:
-        """Parse the words.
-
-        Raises:
-            UsageError: they are wrong.
-        """
+        """Parse the words, or refuse them."""
         from orl_core.text import did_you_mean
 
         known = [option for action in self._actions for option in action.option_strings]
@@ -170,19 +162,31 @@ def backend_of() -> str:
     return str(load_config(DEFAULT_CONFIG).trainer.backend)
 
 
-def make_folder(folder: Path) -> None:
-    """Make the folder of a new run.
-
-    Raises:
-        UsageError: it exists already.
-        ConfigError: it cannot be made.
-    """
+def source_of(package: str) -> Path | None:
+    """Return the folder of a package that is installed as editable, else None."""
     try:
+        origin: dict[str, Any] = json.loads(distribution(package).read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:
+        raise ConfigError(f"{package}: not installed next to orl. Run pip install {package}") from None
+    return Path(unquote(urlsplit(str(origin["url"])).path)) if origin.get("dir_info", {}).get("editable") else None
+
+
+def to_install(extra: str) -> str:
+    """Return the command that adds an extra to this installation."""
+    return "just setup" if source_of("orl-launcher") else f"pip install 'orl-launcher[{extra}]'"
+
+
+def entry(group: str) -> EntryPoint:
+    """Return the entry point of a group of which a package brings one."""
+    if entries := [*entry_points(group=group)]:
+        return entries[0]
+    raise UsageError(f"{group}: not in this environment. Run {to_install(backend_of())}")
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder of a new run."""
+    with boundary(ConfigError, f"making {folder}, the folder of the run"):
         folder.mkdir(parents=True)
-    except FileExistsError:
-        raise UsageError(f"{folder} exists already. Choose another --name") from None
-    except OSError as exc:
-        raise ConfigError(f"{folder}: {exc.strerror}. Choose another --name") from exc
 
 
 def add_name(parser: argparse.ArgumentParser) -> None:

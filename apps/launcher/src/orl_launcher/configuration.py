@@ -6,7 +6,7 @@ Every command reads the result. Only `playground.reachable` changes it later, be
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -31,21 +31,16 @@ def resolve(
     *,
     bare: Mapping[str, object] | None = None,
     model: Literal["unread", "found", "needed"] = "found",
-    change: Callable[[RunConfig], RunConfig] = lambda config: config,
 ) -> tuple[RunConfig, Path, str | None]:
     """Resolve the configuration of `--config`, the options that override it, and `--set`: the last one wins.
 
     The folder of the run, which is not made yet, comes with it, and the checkpoint to continue as the user names it.
 
     `bare` replaces the file if a command needs none. `run` is the default name of the folder, {} the configured name;
-    without it, no run begins. An "unread" `model` may be no checkpoint. `change` are the command's own fixed values.
-
-    Raises:
-        ConfigError: it is wrong.
-        UsageError: `--name` is, or no model is named although one is "needed".
+    without it, no run begins. An "unread" `model` may be no checkpoint.
     """
     extra = arguments.extra
-    config = change(_read(arguments, bare))
+    config = _read(arguments, bare)
     keep_out(Scrubber.of(config))
     trainer, name, folder = config.trainer, config.openreward_run_name, trainers.RUNS / config.openreward_run_name
     if model == "needed" and not trainer.model:

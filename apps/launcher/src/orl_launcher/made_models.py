@@ -21,20 +21,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
+from orl_core.config import RunConfig
+from orl_core.datum import Datum
 from orl_core.errors import ConfigError
+from orl_core.render import Renderer
 from orl_core.task import PLAIN, Task
 from orl_core.trajectory import RolloutSpec
 from orl_rollout.gpus import count_gpus
-from orl_rollout.run_folder.contract import WarmStart
+from orl_rollout.run_folder.contract import WarmStart, WarmStarter
 
-from orl_launcher.installation import entry
+from orl_launcher import cli
 
 if TYPE_CHECKING:
-    from orl_core.config import RunConfig
-    from orl_core.datum import Datum
-    from orl_core.render import Renderer
-    from orl_rollout.run_folder.contract import WarmStarter
-
     Progress = Callable[[int, int], None]
 
 # Parts of the names in the cache: raise one when anything that shapes its checkpoint changes.
@@ -54,10 +52,10 @@ RENDERING = ("thinking", "tool_format", "chat_template", "chat_template_kwargs",
 
 def warm_starter() -> WarmStarter:
     """Return the package that trains."""
-    return cast("WarmStarter", entry("orl.warm_starts").load())
+    return cast("WarmStarter", cli.entry("orl.warm_starts").load())
 
 
-def ensure(config: RunConfig, cache: Path, progress: Progress = lambda done, total: None) -> Path:
+def cached_model(config: RunConfig, cache: Path, progress: Progress = lambda done, total: None) -> Path:
     """Return the folder of the checkpoint that `config` names, made if it is missing.
 
     It appears whole or not at all; warm_start.json in it has the figures.
@@ -80,7 +78,7 @@ def ensure(config: RunConfig, cache: Path, progress: Progress = lambda done, tot
 
 
 def checkpoint_folder(config: RunConfig, cache: Path) -> Path:
-    """Return the folder where `ensure` keeps the checkpoint; it exists only when complete."""
+    """Return the folder where `cached_model` keeps the checkpoint; it exists only when complete."""
     model, seed = (config.trainer.model or "").partition("/")[2].lower(), config.trainer.seed
     if model == TINY:
         return cache / f"{TINY}-{TINY_RECIPE}-{seed}"
@@ -198,7 +196,7 @@ def chats_of(games: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:
 
 def rows_of(games: Sequence[list[dict[str, Any]]], renderer: Renderer) -> list[Datum]:
     """Return the rows of games, one for each."""
-    from orl_launcher.warm_start.sources import Chat, episode_of
+    from orl_launcher.episodes import Chat, episode_of
 
     job = RolloutSpec(task=Task(env_name=PLAIN, deployment_name=PLAIN), rollout_id="game")
     episodes = (episode_of(msgspec.convert(chat, Chat), renderer, job) for chat in chats_of(games))

@@ -12,21 +12,18 @@ from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import structs
+from orl_core.config import RunConfig
 from orl_core.errors import ConfigError, SessionError, boundary
 from orl_core.text import did_you_mean
 from orl_rollout.edge import interrupt
 from orl_rollout.edge.files import cache_folder
 
 from orl_launcher import cli
-from orl_launcher.installation import to_install
 from orl_launcher.view.progress import counting
 from orl_launcher.view.wording import percent
-
-if TYPE_CHECKING:
-    from orl_core.config import RunConfig
 
 ORGANISATION = "playground/"
 
@@ -44,9 +41,6 @@ def reachable(config: RunConfig, base_url: str = "http://127.0.0.1", model: str 
     """Return `config` with `base_url` for the environments that the command serves, and with the `model` that it made.
 
     A plan needs no real address.
-
-    Raises:
-        ConfigError: the playground has no such environment.
     """
     served = {name: structs.replace(config.environments[name], base_url=base_url) for name in served_here(config)}
     if served and find_spec("orl_playground"):
@@ -63,12 +57,7 @@ def reachable(config: RunConfig, base_url: str = "http://127.0.0.1", model: str 
 
 @contextmanager
 def playground(config: RunConfig, model: str | None = None) -> Generator[RunConfig]:
-    """Serve the playground's environments while the block runs. Yield `config` as `reachable` makes it.
-
-    Raises:
-        UsageError: the playground is needed and not installed.
-        SessionError: its server does not start.
-    """
+    """Serve the playground's environments while the block runs. Yield `config` as `reachable` makes it."""
     if not served_here(config):
         yield reachable(config, model=model)
         return
@@ -91,7 +80,7 @@ def made_model(config: RunConfig) -> tuple[str | None, dict[str, Any]]:
     model, folder = config.trainer.model, _folder_of(config)
     if folder is None:
         return model, {}
-    from orl_launcher.made_models import ensure
+    from orl_launcher.made_models import cached_model
 
     cached = folder.is_dir()
     if not cached:
@@ -102,7 +91,7 @@ def made_model(config: RunConfig) -> tuple[str | None, dict[str, Any]]:
             interrupt.check()
             show(step, total, f"  {percent(step / total)}")
 
-        ensure(config, cache_folder(), count)
+        cached_model(config, cache_folder(), count)
     seconds = json.loads((folder / "warm_start.json").read_text(encoding="utf-8"))["seconds"]
     return str(folder), {"model": model, "warm_start_cached": cached, "seconds_warm_start": seconds}
 
@@ -148,10 +137,6 @@ def baseline(config: RunConfig) -> dict[str, float]:
 
 
 def require(module: str, what: str) -> None:
-    """Check that an optional package is installed.
-
-    Raises:
-        UsageError: it is not installed. The message says how to install it.
-    """
+    """Check that an optional package is installed, or say how to install it."""
     if find_spec(module) is None:
-        raise cli.UsageError(f"{module}: not installed, but {what} need it. Run {to_install(cli.backend_of())}")
+        raise cli.UsageError(f"{module}: not installed, but {what} need it. Run {cli.to_install(cli.backend_of())}")

@@ -11,18 +11,15 @@ from datetime import datetime
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points, metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from msgspec import Struct, structs
-from orl_core.text import did_you_mean
+from orl_core.config import RunConfig, TrainerConfig
+from orl_core.text import did_you_mean, visible
+from orl_rollout.run_folder.contract import Plan, Run, Trainer
 
 from orl_launcher import cli, invocation
-from orl_launcher.installation import to_install
 from orl_launcher.playground import is_made, made_model, reachable
-
-if TYPE_CHECKING:
-    from orl_core.config import RunConfig, TrainerConfig
-    from orl_rollout.run_folder.contract import Plan, Trainer
 
 GROUP = "orl.trainers"
 RUNS = Path("runs")
@@ -30,11 +27,7 @@ WOULD_NOT_START = "it would not start on this machine"  # opens every problem of
 
 
 def new_run(name: str | None, otherwise: str, *, planned: bool = False) -> Path:
-    """Return the folder of a new run: `name` in runs/, else `otherwise` and the time. A `planned` run may exist.
-
-    Raises:
-        UsageError: `name` is a path, or the run exists already.
-    """
+    """Return the folder of a new run: `name` in runs/, else `otherwise` and the time. A `planned` run may exist."""
     name = f"{otherwise}-{datetime.now():%Y%m%d-%H%M%S}" if name is None else name
     if name in ("", ".", "..") or Path(name).name != name:
         raise cli.UsageError(f"--name {name!r} is not a folder name without a path. Choose another --name")
@@ -50,25 +43,17 @@ def installed() -> dict[str, EntryPoint]:
 
 
 def find_trainer(name: str) -> Trainer:
-    """Return the adapter of a trainer.
-
-    Raises:
-        UsageError: it is not installed.
-    """
+    """Return the adapter of a trainer."""
     return cast("Trainer", installed()[known(name)].load())
 
 
 def known(name: str) -> str:
-    """Return the name of a trainer whose adapter is installed.
-
-    Raises:
-        UsageError: it is not installed; names the package that brings it, or the trainers that are here.
-    """
+    """Return the name of a trainer whose adapter is installed."""
     here = installed()
     if name in here:
         return name
     if name in (metadata("orl-launcher").get_all("Provides-Extra") or ()):
-        raise cli.UsageError(f"orl-{name}: not in this environment. Run {to_install(name)}")
+        raise cli.UsageError(f"orl-{name}: not in this environment. Run {cli.to_install(name)}")
     near = did_you_mean(name, here) or f": here are {', '.join(here) or 'none'}"
     raise cli.UsageError(f"{name}: no such trainer in this environment{near}")
 
@@ -100,13 +85,7 @@ def lacking_descriptors(config: RunConfig, trainer: TrainerConfig) -> Iterator[s
 
 
 def plan_run(config: RunConfig, folder: Path, extra: tuple[str, ...] = (), python: str | None = None) -> Plan:
-    """Let the adapter plan a run in `folder`. A model of the playground is planned with once it is made.
-
-    Raises:
-        OrlError: the run could not start; one line says why.
-    """
-    from orl_rollout.run_folder.contract import Run
-
+    """Let the adapter plan a run in `folder`. A model of the playground is planned with once it is made."""
     adapter = find_trainer(str(config.trainer.backend))
     plan = adapter.plan(
         Run(
@@ -124,8 +103,6 @@ def plan_run(config: RunConfig, folder: Path, extra: tuple[str, ...] = (), pytho
 
 def print_plan(plan: Plan) -> int:
     """Print a plan on stdout, to read or to paste into a shell. Return the exit code, which tells of problems."""
-    from orl_core.text import visible
-
     problems = (f"{WOULD_NOT_START}: {problem}" for problem in plan.problems)
     for line in (*plan.command.split("\n"), *(f"# {remark}" for remark in (*problems, *plan.notes))):
         print(visible(line))

@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from orl_core.config import TrainerConfig, load_config
-from orl_core.errors import ConfigError
 from orl_core.names import download_of
 from orl_rollout.run_folder.checkpoint import WORDS, Format, default_output
-from orl_rollout.run_folder.contract import Conversion, Trainer
+from orl_rollout.run_folder.contract import Conversion
 
 from orl_launcher import cli
 from orl_launcher.checkpoints import Found, last_in
+from orl_launcher.configuration import resolve
 from orl_launcher.options import add_own, add_trainer
 from orl_launcher.trainers import find_trainer, print_plan
 
@@ -31,8 +30,12 @@ EXAMPLES = """\
 A trainer that is named has options of its own. To show them:"""
 
 
+BARE = {"environments": {"orl/convert": {}}}
+
+
 def add_options(options: cli.Parser) -> None:
     """Add the options of `orl convert`."""
+    options.set_defaults(config=None, overrides=[])
     add_trainer(options, "trainer.backend", nargs="?", metavar="TRAINER", help="trainer (default: the checkpoint's)")
     options.add_argument("source", metavar="FOLDER", type=Path, help="checkpoint, one step of it, or a run's folder")
     options.add_argument(
@@ -61,12 +64,14 @@ def run(arguments: argparse.Namespace) -> int:
             f"{match.folder}: no note tells its trainer. Name it: orl convert TRAINER {arguments.source}"
         )
     trainer = find_trainer(backend)
+    vars(arguments).update({"trainer.backend": backend, "trainer.model": arguments.model})
+    config, *_ = resolve(arguments, bare=BARE, model="unread")
     wanted: Format = "megatron" if match.checkpoint.format == "hf" else "hf"
     conversion = Conversion(
         source=match.folder,
         checkpoint=match.checkpoint,
         output=arguments.output or default_output(match.folder, wanted),
-        trainer=_options(arguments, backend, trainer),
+        trainer=config.trainer,
         extra=arguments.extra,
         python=arguments.python,
     )
@@ -89,20 +94,3 @@ def _found(source: Path) -> Found:
     if match.checkpoint.critic:
         raise cli.UsageError(f"{source}: PPO's critic has no policy to convert. Give the checkpoint of its actor")
     return match
-
-
-def _options(arguments: argparse.Namespace, backend: str, trainer: Trainer) -> TrainerConfig:
-    """Return the options of the trainer that were given.
-
-    Raises:
-        UsageError: one is wrong, or holds a credential.
-    """
-    settings = {path: value for path, value in vars(arguments).items() if path.startswith("trainer.")}
-    settings |= {"trainer.backend": backend, "trainer.model": arguments.model}
-    try:
-        options = load_config(None, settings=settings, tree={"environments": {"orl/convert": {}}}).trainer
-        for section, kind in trainer.sections.items():
-            options.section(section, kind)
-    except ConfigError as exc:
-        raise cli.UsageError(str(exc)) from exc
-    return options

@@ -10,20 +10,17 @@ import os
 import re
 import secrets
 import sys
-from functools import partial
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from msgspec import structs
+from orl_core.config import EnvironmentConfig, RunConfig
 from orl_rollout.edge import interrupt
+from orl_rollout.run_folder.contract import GatewayAddress, GatewayServer
 
 from orl_launcher import cli, invocation
 from orl_launcher.configuration import resolve
 from orl_launcher.options import BUDGETS, add_shared
-
-if TYPE_CHECKING:
-    from orl_core.config import RunConfig
-    from orl_rollout.run_folder.contract import GatewayServer
 
 SESSIONS = "orl/gateway"  # the environment's name in the journal
 KEY = "ORL_GATEWAY_KEY"
@@ -72,11 +69,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal comes, which is the normal end."""
     from orl_rollout.edge.secrets import Scrubber
     from orl_rollout.logs import keep_out
-    from orl_rollout.run_folder.contract import GatewayAddress
 
     from orl_launcher.doctor.engine import check_answers
 
-    config, folder, _ = resolve(arguments, "gateway", bare=BARE, model="needed", change=partial(_sessions, arguments))
+    config, folder, _ = resolve(arguments, "gateway", bare=BARE, model="needed")
+    config = _sessions(arguments, config)
     (gateway,) = entry_points(group="orl.gateways")  # orl-launcher requires orl-gateway
     serve = cast("GatewayServer", gateway.load())
     own_key = os.environ.get(KEY, "")
@@ -106,8 +103,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _sessions(arguments: argparse.Namespace, config: RunConfig) -> RunConfig:
     """Return the configuration of sessions: that of the file, with their own environment in place of the file's."""
-    from orl_core.config import EnvironmentConfig
-
     if config.agent_config and config.agent_config.name:
         raise cli.UsageError(
             "`agent` names who plays environments, and a gateway has none. Remove it: --set agent=null"

@@ -12,13 +12,14 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Collection, Sequence
+from importlib.metadata import distribution
 from pathlib import Path
+from zipfile import ZIP_DEFLATED, ZipFile
 
 from orl_core.errors import ConfigError, boundary
 from orl_rollout.edge import children
 
 from orl_launcher import cli, trainers
-from orl_launcher.installation import source_of, write_wheel
 from orl_launcher.options import add_trainer
 
 DESCRIPTION = """\
@@ -30,10 +31,7 @@ EXAMPLES = """\
   orl install-into ~/miles/.venv/bin/python --trainer miles
 """
 UV_SECONDS = 3600.0  # it may download
-_LIST = """
-import importlib.metadata as metadata, json
-print(json.dumps({each.metadata["Name"]: each.version for each in metadata.distributions()}))
-"""
+INSTALLERS_OWN = {"INSTALLER", "RECORD", "REQUESTED", "direct_url.json", "uv_build.json", "uv_cache.json"}
 
 
 def add_options(options: cli.Parser) -> None:
@@ -63,11 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _packages(named: str | None, before: Collection[str]) -> Sequence[str]:
-    """Return the packages to install for the trainer that is `named`, else for the one that is among those `before`.
-
-    Raises:
-        UsageError: no trainer is named or there, or it runs in orl's own environment.
-    """
+    """Return the packages to install for the trainer that is `named`, else for the one that is among those `before`."""
     places = {name: packages for name in trainers.installed() if (packages := trainers.find_trainer(name).packages)}
     there = [named] if named else [name for name in places if name in before]
     if len(there) != 1 or there[0] not in places:
@@ -79,31 +73,41 @@ def _packages(named: str | None, before: Collection[str]) -> Sequence[str]:
 
 
 def installed(python: str) -> dict[str, str]:
-    """Return the versions of the packages in an environment, by name.
-
-    Raises:
-        ConfigError: the Python cannot be run, or does not answer.
-    """
-    with boundary(ConfigError, f"listing the packages of {python}, which must be a Python"):
-        answer = children.run([python, "-c", _LIST], timeout=120)
-        if answer.returncode:
-            raise ConfigError(f"{python}: cannot list its packages: {answer.stderr.strip()[-200:]}")
-        versions: dict[str, str | None] = json.loads(answer.stdout)
-    return {name: at for name, at in versions.items() if name and at}
+    """Return the versions of the packages in an environment, by name."""
+    return {each["name"]: each["version"] for each in json.loads(_uv("pip", "list", "--format=json", "-p", python))}
 
 
 def _wheel_of(package: str, folder: Path) -> Path:
     """Return the wheel of a package, written to a new folder."""
     folder.mkdir()
-    if (source := source_of(package)) is None:
+    if (source := cli.source_of(package)) is None:
         return write_wheel(package, folder)
     _uv("build", "--quiet", "--wheel", "--out-dir", str(folder), str(source))
     return next(folder.glob("*.whl"))
 
 
-def _uv(*arguments: str) -> None:
+def _uv(*arguments: str) -> str:
     with boundary(ConfigError, f"running uv {arguments[0]} (pip install uv brings it)"):
         process = children.run(["uv", *arguments], timeout=UV_SECONDS)
         if process.returncode:
             lines = [line for line in process.stderr.splitlines() if line.strip()]
             raise ConfigError(f"uv {arguments[0]}: {' '.join(lines[-12:])}")
+    return process.stdout
+
+
+def write_wheel(package: str, folder: Path) -> Path:
+    """Write the wheel of an installed package again, from the files that its RECORD lists."""
+    package_info = distribution(package)
+    files = [
+        file
+        for file in package_info.files or []
+        if file.name not in INSTALLERS_OWN and file.parts[0] != ".." and file.suffix != ".pyc"
+    ]
+    info = next(file.parent for file in files if file.name == "METADATA")
+    record = "".join(f"{file},{file.hash.mode}={file.hash.value},{file.size}\n" for file in files if file.hash)
+    wheel = folder / f"{package.replace('-', '_')}-{package_info.version}-py3-none-any.whl"
+    with ZipFile(wheel, "w", ZIP_DEFLATED) as archive:
+        for file in files:
+            archive.write(file.locate(), str(file))
+        archive.writestr(f"{info}/RECORD", f"{record}{info}/RECORD,,\n")
+    return wheel

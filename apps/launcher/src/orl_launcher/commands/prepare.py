@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orl_core.config import RunConfig
 from rich.text import Text
 
 from orl_launcher import cli
@@ -16,7 +17,6 @@ from orl_launcher.reports import PrepareReport, add_json, for_people, print_json
 from orl_launcher.view.tables import plain_table
 
 if TYPE_CHECKING:
-    from orl_core.config import RunConfig
     from orl_rollout.tasks.prepare import PreparedTasks
 
 DESCRIPTION = """\

@@ -15,15 +15,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from msgspec import Struct, structs
+from orl_core.config import RunConfig
 from orl_core.errors import ConfigError, OrlError
+from orl_core.task import Task
 from orl_core.text import visible
 from orl_rollout.edge import interrupt
 from orl_rollout.edge.files import read_lines, replace
 from orl_rollout.edge.secrets import Scrubber
 from orl_rollout.episodes.journal import read_journal
 from orl_rollout.episodes.progress import replace_lost
+from orl_rollout.loop.engine import Engine
 from orl_rollout.results.metrics import RolloutStats, evaluation_metrics, stats_of
+from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder.config_file import read_object, write_config
+from orl_rollout.run_folder.contract import LocalEngine
 from orl_rollout.run_folder.environments import record_versions
 from orl_rollout.run_folder.metrics_log import MetricsRow, append
 from orl_rollout.run_folder.summary import note_end
@@ -32,7 +37,6 @@ from orl_rollout.training.resume import check_resume
 from orl_launcher import cli, invocation
 from orl_launcher.checkpoints import refuse_missing
 from orl_launcher.configuration import resolve
-from orl_launcher.installation import entry
 from orl_launcher.options import PLAYED, add_shared
 from orl_launcher.playground import made_model, playground
 from orl_launcher.reports import RolloutReport, add_json, for_people, print_json
@@ -40,11 +44,6 @@ from orl_launcher.view.tables import agents_table, metrics_table, pass_at_k_tabl
 from orl_launcher.view.wording import percent
 
 if TYPE_CHECKING:
-    from orl_core.config import RunConfig
-    from orl_core.task import Task
-    from orl_rollout.loop.engine import Engine
-    from orl_rollout.results.outcome import Outcome
-    from orl_rollout.run_folder.contract import LocalEngine
     from orl_rollout.training.play import Batch
 
 DESCRIPTION = """\
@@ -169,16 +168,14 @@ def _configured(arguments: argparse.Namespace, before: Path | None) -> tuple[Run
     from orl_rollout.results.reward_function import load_reward
     from orl_rollout.runtime.player import load_player
 
-    def change(config: RunConfig) -> RunConfig:
-        sampled = structs.replace(config.eval, samples=arguments.samples or (config.eval.samples if before else 1))
-        return structs.replace(config, eval=sampled, rollout=structs.replace(config.rollout, journal=None))
-
     if before:
         arguments.task_data = before / TASKS
         if arguments.name or arguments.max_tasks or not arguments.task_data.is_file():
             raise ConfigError(f"--continue {before}: name a folder of orl rollout, without --name and --max-tasks")
     bare = read_object(before / "config.json") if before else None
-    config, folder, _ = resolve(arguments, "" if before else "{}-rollout", bare=bare, model="needed", change=change)
+    config, folder, _ = resolve(arguments, "" if before else "{}-rollout", bare=bare, model="needed")
+    sampled = structs.replace(config.eval, samples=arguments.samples or (config.eval.samples if before else 1))
+    config = structs.replace(config, eval=sampled, rollout=structs.replace(config.rollout, journal=None))
     load_reward(config)
     load_player(config)
     for line in check_resume(config, before, {}, FIXED):
@@ -233,7 +230,7 @@ def _play(config: RunConfig, folder: Path, batch: Batch, url: str | None, played
         if url:
             interrupt.run(with_server(url))
         else:
-            cast("LocalEngine", entry("orl.engines").load())(str(config.trainer.model), with_engine)
+            cast("LocalEngine", cli.entry("orl.engines").load())(str(config.trainer.model), with_engine)
 
 
 def _words(played: Sequence[Played], total: int) -> str:

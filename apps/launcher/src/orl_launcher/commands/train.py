@@ -12,12 +12,15 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import structs
+from orl_core.config import RunConfig
 from orl_core.errors import ConfigError, OrlError
 from orl_rollout.edge import interrupt
 from orl_rollout.run_folder.config_file import write_config
+from orl_rollout.run_folder.contract import Run, Trainer
+from orl_rollout.run_folder.record import read_record
 from orl_rollout.run_folder.summary import note_interruption
 
 from orl_launcher import cli, invocation
@@ -36,10 +39,6 @@ from orl_launcher.trainers import (
     task_data_of,
     unread,
 )
-
-if TYPE_CHECKING:
-    from orl_core.config import RunConfig
-    from orl_rollout.run_folder.contract import Trainer
 
 PREPARED = {
     "config.json",
@@ -84,7 +83,6 @@ def add_options(options: cli.Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, and report also an interrupted run. A run of which no rollout could train has failed."""
-    from orl_rollout.run_folder.record import read_record
     from orl_rollout.training.resume import check_resume
 
     from orl_launcher.view.notices import trained_nothing
@@ -94,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
         written = f"{invocation()} init ENVIRONMENT --trainer {backend}"
         raise cli.UsageError(f"orl train {backend} needs --config. To write a file: {written}")
     config, folder, load = resolve(arguments, "{}")
-    trainer = find_trainer(backend)
+    trainer = find_trainer(str(config.trainer.backend))
     changes = check_resume(config, load, trainer.defaults)
     if arguments.python and not trainer.packages:
         raise cli.UsageError(f"--python: {backend} runs in orl's own environment. Leave it out")
@@ -137,7 +135,6 @@ def _remove_unstarted(folder: Path) -> None:
 def _train(
     config: RunConfig, trainer: Trainer, folder: Path, arguments: argparse.Namespace, changes: Sequence[str]
 ) -> None:
-    from orl_rollout.run_folder.contract import Run
     from orl_rollout.run_folder.environments import record_versions
 
     from orl_launcher.view.progress import following
@@ -189,7 +186,6 @@ def _tasks(config: RunConfig, folder: Path) -> tuple[Path, Path | None, dict[str
 
 def _conclude(folder: Path, arguments: argparse.Namespace) -> None:
     """Write the report, and print the closing table and the command that continues an interrupted run."""
-    from orl_rollout.run_folder.record import read_record
 
     from orl_launcher.view.notices import untrained
     from orl_launcher.view.report import write_report

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from orl_core.config import load_config
+from orl_core.config import RunConfig, load_config
 from orl_core.errors import ConfigError, OrlError
 from orl_rollout.edge import interrupt
 from orl_rollout.run_folder.record import has_journal
 
 from orl_launcher import cli, invocation
 from orl_launcher.playground import reachable
-
-if TYPE_CHECKING:
-    from orl_core.config import RunConfig
 
 REST_SECONDS = 60  # after a training, for what its trainer did not send
 

@@ -15,28 +15,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
+from orl_core.config import RunConfig
 from orl_core.errors import ConfigError
 from orl_core.reward import reaches
 from orl_rollout.edge import interrupt
 from orl_rollout.edge.files import replace
+from orl_rollout.loop.engine import Engine
+from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder.checkpoint import Checkpoint, lasting_name, write_note
 from orl_rollout.run_folder.contract import CHECKPOINT, WarmStart
 
 from orl_launcher import cli, invocation
 from orl_launcher.checkpoints import refuse_missing
 from orl_launcher.configuration import resolve
-from orl_launcher.installation import entry
 from orl_launcher.made_models import warm_starter
 from orl_launcher.options import PLAYED, add_shared
 from orl_launcher.playground import first_model, playground
 from orl_launcher.view.progress import counting
 
 if TYPE_CHECKING:
-    from orl_core.config import RunConfig
-    from orl_rollout.loop.engine import Engine
-    from orl_rollout.results.outcome import Outcome
-
-    from orl_launcher.warm_start.scripted import ScriptedPlayer
+    from orl_launcher.episodes import ScriptedPlayer
 
 DESCRIPTION = """\
 Teach a model the form of play before any trainer: supervised training on episodes, with a loss on the model's own
@@ -77,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Gather episodes, train, and print the figures."""
     from orl_rollout.run_folder.config_file import write_config
 
-    from orl_launcher.warm_start.scripted import ScriptedPlayer, load_function
+    from orl_launcher.episodes import ScriptedPlayer, load_function
 
     started = time.monotonic()
     config, folder, _ = resolve(arguments, "{}-warm-start", model="needed")
@@ -110,7 +108,7 @@ def _read(config: RunConfig, model: str, options: argparse.Namespace) -> list[Ou
     from orl_core.task import PLAIN
     from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
 
-    from orl_launcher.warm_start.sources import conversations, journalled
+    from orl_launcher.episodes import conversations, journalled
 
     if options.rows:
         renderer = open_renderer(config, open_tokenizer(config, model))
@@ -185,7 +183,7 @@ def _train(config: RunConfig, outcomes: list[Outcome], options: argparse.Namespa
         losses = warm_starter().train(
             start, lambda step, steps: show(step, steps, f"step {step}/{steps} on {len(rows)} rows")
         )
-    trainer, began = entry("orl.warm_starts").name, lasting_name(start.model)
+    trainer, began = cli.entry("orl.warm_starts").name, lasting_name(start.model)
     noted = Checkpoint(format="hf", trainer=trainer, model=began, tokenizer=str(start.output.absolute()))
     write_note(start.output, noted)
     return {

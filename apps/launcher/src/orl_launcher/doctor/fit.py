@@ -29,10 +29,10 @@ from orl_rollout.training.play import Batch, play
 from orl_launcher import cli
 from orl_launcher.doctor.random_calls import arguments_for
 from orl_launcher.doctor.report import Report, Verdict
+from orl_launcher.episodes import Function, ScriptedPlayer, load_function
 from orl_launcher.playground import playground
 from orl_launcher.view.tables import plain_table
 from orl_launcher.view.wording import rate
-from orl_launcher.warm_start.scripted import Function, ScriptedPlayer, load_function
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
