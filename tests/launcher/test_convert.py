@@ -135,10 +135,10 @@ def test_checkpoint_elsewhere_is_linked() -> None:
     assert model_of(folder) == str(elsewhere)
 
 
-@pytest.mark.parametrize("command", ["rollout", "train", "doctor"])
-def test_commands_refuse_a_model_in_another_format(capsys: Capture, command: str) -> None:
+@pytest.mark.parametrize("command", [["rollout"], ["train", "local"], ["doctor"]])
+def test_commands_refuse_a_model_in_another_format(capsys: Capture, command: list[str]) -> None:
     saved(Path("converted"), None)
-    assert main([command, "--config", LOCAL, "--model", "converted"]) == 1
+    assert main([*command, "--config", LOCAL, "--model", "converted"]) == 1
     printed = capsys.readouterr()
     assert "`orl convert converted`" in " ".join((printed.out + printed.err).split())
     assert not Path("runs").exists()
@@ -172,8 +172,8 @@ def test_options_reach_the_trainer(converter: Converter, capsys: Capture) -> Non
         (["slime", "none"], 2, "none: no such folder"),
         (["slime", "."], 2, "no checkpoint here"),
         (["model"], 2, "convert TRAINER model"),
-        (["slime", "model", "--num-gpus", "0"], 2, "num_gpus"),
-        (["slime", "model", "--model-args", "https://me:secret@host/x"], 2, "model_args"),
+        (["slime", "model", "--num-gpus", "0"], 1, "num_gpus"),
+        (["slime", "model", "--model-args", "https://me:secret@host/x"], 1, "model_args"),
         (["slime", "model", "--outpt", "x"], 2, "did you mean --output?"),
         (["local", "model"], 1, "local reads this checkpoint as it is"),
         (["local", "saved"], 1, "local has no tool"),

@@ -231,7 +231,7 @@ def test_unknown_model_is_refused(tmp_path):
 
 
 def test_published_model_needs_a_gpu_or_patience(tmp_path, monkeypatch):
-    monkeypatch.setattr(made_models, "count_gpus", lambda: 0)
+    monkeypatch.setattr("orl_rollout.gpus.count_gpus", lambda: 0)
     monkeypatch.setattr(made_models, "PACKAGE", "orl_no_such_package")
     with pytest.raises(ConfigError, match="--engine transformers"):
         cached_model(config_of(PUBLISHED), tmp_path, never)
@@ -245,7 +245,7 @@ def test_another_file_of_the_published_model_is_refused(tmp_path, monkeypatch):
     (tmp_path / "orl_smol" / made_models.FILE).write_bytes(b"GGUF")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(made_models, "PACKAGE", "orl_smol")
-    monkeypatch.setattr(made_models, "count_gpus", lambda: 1)
+    monkeypatch.setattr("orl_rollout.gpus.count_gpus", lambda: 1)
     with pytest.raises(ConfigError, match="SHA-256"):
         cached_model(config_of(PUBLISHED), tmp_path / "cache", never)
     assert list((tmp_path / "cache").iterdir()) == []

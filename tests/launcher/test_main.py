@@ -47,6 +47,8 @@ def no_adapters(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_help_names_every_command_and_how_to_begin(capsys: Capture) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("orl 0.")
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
     assert all(f"\n  {name}" in shown for name in COMMANDS)
@@ -65,23 +67,34 @@ def test_help_imports_no_package_but_its_own() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_commands_help_has_examples_and_no_heavy_import(command: str) -> None:  # shows B1
+def test_help_of_commands_has_examples_and_no_heavy_import() -> None:  # shows B1
     program = (
         "import sys; from orl_launcher.main import main\n"
-        f"try: main(['{command}', '--help'])\n"
-        "except SystemExit: pass\n"
+        f"for command in {[*COMMANDS]}:\n"
+        "    try: main([command, '--help'])\n"
+        "    except SystemExit: pass\n"
         "heavy = {'torch', 'transformers', 'openreward', 'matplotlib', 'aiohttp', 'tokenizers'} & set(sys.modules)\n"
         "sys.exit(str(heavy) if heavy else 0)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    assert f"examples:\n  {invocation()} {command} " in done.stdout
+    for command in COMMANDS:
+        assert f"examples:\n  {invocation()} {command} " in done.stdout
 
 
-def test_version(capsys: Capture) -> None:
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out.startswith("orl 0.")
+@pytest.mark.parametrize("command", [["train", "local", "--dry-run"], ["doctor"]])
+def test_plans_import_no_trainer_and_no_sdk(command: list[str], guess_number: str, tmp_path: Path) -> None:
+    """The SDK alone took 9 s of CPU."""
+    served = ["--set", f"environments.playground/GuessNumber.base_url={guess_number}"]
+    program = (
+        "import sys; from orl_launcher.main import main\n"
+        f"main({[*command, '--config', LOCAL, *served]})\n"
+        "sys.exit(str({'torch', 'transformers', 'openreward', 'jinja2'} & set(sys.modules)))"
+    )
+    environment = {**os.environ, "ORL_CACHE": str(tmp_path)}
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False, env=environment)
+    assert done.stderr.splitlines()[-1] == "set()"
 
 
 @pytest.mark.parametrize(
@@ -128,18 +141,10 @@ def test_default_configuration_needs_no_checkout(
     assert load_config(Path(DEFAULT_CONFIG)) == load_config(Path(DEFAULT_CONFIG))
 
 
-@pytest.mark.parametrize("command", [["train", "local"], ["rollout"]])
-@pytest.mark.parametrize("model", ["/nowhere/model", "./model", "runs/nowhere"])
+@pytest.mark.parametrize(("command", "model"), [(["train", "local"], "/nowhere/model"), (["rollout"], "./model")])
 def test_missing_model_is_refused_before_any_work(capsys: Capture, command: list[str], model: str) -> None:
     told = fails(capsys, 1, *command, "--config", LOCAL, "--model", model)
     assert f"--model {model}: no such folder" in told
-
-
-def test_an_override_of_the_wrong_type(capsys: Capture) -> None:
-    told = fails(capsys, 1, "train", "local", "--config", LOCAL, "--lr", "fast")
-    assert "command line" in told
-    assert "$.trainer.lr" in told
-    assert LOCAL not in told
 
 
 @pytest.mark.parametrize(("started_with", "words"), [("1", "uv run orl train"), (None, "  orl train")])
@@ -153,14 +158,6 @@ def test_hints_start_as_the_program_did(
     assert words in capsys.readouterr().out
     expected = "(see uv run orl --help)" if started_with else "(see orl --help)"
     assert expected in fails(capsys, 2, "xyzzy")
-
-
-@pytest.mark.parametrize(
-    ("setting", "valid"),
-    [("tool_format=xml", "hermes"), ("group_reward.mode=on", "blend")],
-)
-def test_unknown_word_lists_the_valid_ones(capsys: Capture, setting: str, valid: str) -> None:
-    assert valid in fails(capsys, 1, "train", "local", "--config", LOCAL, "--set", setting)
 
 
 @pytest.mark.usefixtures("no_adapters")
@@ -294,67 +291,38 @@ def test_secret_in_trainer_arguments_is_refused_before_writing(
     assert not Path("runs").exists()
 
 
-def test_a_name_is_never_used_twice(capsys: Capture, training: Training) -> None:
-    Path("runs/one").mkdir(parents=True)
-    assert "--name" in fails(capsys, 2, *training("train_well", "one"))
-    assert "without a path" in fails(capsys, 2, *training("train_well", "../one"))
-    assert "without a path" in fails(capsys, 2, *training("train_well", "../one"), "--dry-run")
-
-
-def test_an_interrupted_run_is_reported_and_exits_with_130(capsys: Capture, training: Training) -> None:
-    assert main(training("train_until_interrupted", "two")) == 130
-    assert "did not finish" in Path("runs/two/report.html").read_text(encoding="utf-8")
-    assert "so far" in capsys.readouterr().out
-
-
 def test_start_that_fails_leaves_no_folder(capsys: Capture, training: Training) -> None:
     assert "no such model" in fails(capsys, 1, *training("refuse", "four"))
     assert not Path("runs/four").exists()
 
 
-def test_a_run_that_fails_is_reported_and_says_why(capsys: Capture, training: Training) -> None:
-    assert "the engine is gone" in fails(capsys, 1, *training("train_until_aborted", "three"))
-    assert Path("runs/three/report.html").is_file()
-
-
-@pytest.mark.parametrize(("trainer", "code", "count"), [("train_in_error", 1, "8"), ("train_half_in_error", 0, "4")])
-def test_rollouts_in_error_are_told_and_fail_a_run_of_nothing_else(
-    capsys: Capture,
-    training: Training,
-    trainer: str,
-    code: int,
-    count: str,
-) -> None:
-    assert main(training(trainer, "one")) == code
-    told = next(line for line in capsys.readouterr().out.splitlines() if "nobody answers" in line)
-    assert f"{count} of 8" in told
-
-
 @pytest.mark.parametrize(
     ("trainer", "code", "told"),
-    [("train_without_signal", 1, "all rollouts failed"), ("train_on_solved_tasks", 0, "all rollouts succeeded")],
+    [
+        ("train_until_interrupted", 130, "so far"),
+        ("train_until_aborted", 1, "the engine is gone"),
+        ("train_until_full", 1, "No space left"),
+        ("train_in_error", 1, "8 of 8"),
+        ("train_half_in_error", 0, "4 of 8"),
+        ("train_without_signal", 1, "all rollouts failed"),
+        ("train_on_solved_tasks", 0, "all rollouts succeeded"),
+        ("train_unplayed", 1, "rollout.context_tokens"),
+    ],
 )
-def test_run_without_signal_is_told_and_fails_if_unsolved(
+def test_end_of_a_run_is_told_and_reported(
     capsys: Capture, training: Training, trainer: str, code: int, told: str
 ) -> None:
     assert main(training(trainer, "one")) == code
-    assert told in " ".join(capsys.readouterr().out.split())
-
-
-def test_run_without_a_turn_is_told_and_fails(capsys: Capture, training: Training) -> None:
-    assert main(training("train_unplayed", "one")) == 1
-    assert "rollout.context_tokens" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert told in " ".join((printed.out + printed.err).split())
+    unfinished = "did not finish" in Path("runs/one/report.html").read_text(encoding="utf-8")
+    assert unfinished or not trainer.startswith("train_until")
 
 
 def test_a_trainers_own_exception_is_kept_and_the_run_reported(training: Training) -> None:
     with pytest.raises(MemoryError, match="the GPU is full"):
         main(training("train_until_broken", "five"))
     assert Path("runs/five/report.html").is_file()
-
-
-def test_full_disk_ends_a_run_with_one_line(capsys: Capture, training: Training) -> None:
-    assert "No space left" in fails(capsys, 1, *training("train_until_full", "one"))
-    assert Path("runs/one/report.html").is_file()
 
 
 def test_full_disk_for_the_report_leaves_the_end_of_the_run(capsys: Capture, training: Training) -> None:

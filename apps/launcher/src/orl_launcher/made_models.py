@@ -24,15 +24,15 @@ import msgspec
 from orl_core.config import RunConfig
 from orl_core.datum import Datum
 from orl_core.errors import ConfigError
-from orl_core.render import Renderer
 from orl_core.task import PLAIN, Task
 from orl_core.trajectory import RolloutSpec
-from orl_rollout.gpus import count_gpus
 from orl_rollout.run_folder.contract import WarmStart, WarmStarter
 
 from orl_launcher import cli
 
 if TYPE_CHECKING:
+    from orl_core.render import Renderer
+
     Progress = Callable[[int, int], None]
 
 # Parts of the names in the cache: raise one when anything that shapes its checkpoint changes.
@@ -177,6 +177,8 @@ def _file() -> Path:
 
 def _refuse_cpu(config: RunConfig) -> None:
     """Refuse a machine without a GPU, unless the user asks for the engine that a CPU can run."""
+    from orl_rollout.gpus import count_gpus
+
     on_cpu = any(section.get("engine") == "transformers" for section in config.trainer.sections.values())
     if count_gpus() == 0 and not on_cpu:
         cores = os.cpu_count() or 1

@@ -34,7 +34,7 @@ class Option(Struct, frozen=True):
 
 def add_own(parser: cli.Parser, *, converts: bool = False) -> None:
     """Add the options of the trainer that the first word names. What follows `--` is left to it, or to its tool."""
-    parser.elsewhere = "; the trainer comes first, and options that only the trainer knows follow `--`"
+    parser.elsewhere = "; the trainer comes first, and options that only it knows come after `--`"
     here, chosen = trainers.installed(), [*parser.words, ""][0]
     own = options_of(chosen, converts=converts) if chosen in here else ()
     for title, options in groupby(own, lambda option: option.path.rpartition(".")[0]):

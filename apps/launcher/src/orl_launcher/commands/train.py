@@ -228,19 +228,14 @@ def _continuing(folder: Path, arguments: argparse.Namespace) -> str:
 def _print_plan(config: RunConfig, arguments: argparse.Namespace, folder: Path, changes: Sequence[str]) -> int:
     """Print settings and memory for people on stderr, and the plan on stdout. Return the exit code."""
     from orl_core.text import visible
-    from rich.text import Text
 
-    from orl_launcher.view.tables import plain_table
     from orl_launcher.view.wording import flat
 
     plan = plan_run(config, folder, arguments.extra, arguments.python)
-    table = plain_table("setting", "value")
-    table.columns[1].justify = "left"
     public: dict[str, Any] = config.public()
-    for setting, value in flat({key: public[key] for key in ("trainer", "environments", "eval")}):
-        table.add_row(Text(setting), Text(value))
     console = cli.console(stderr=True)
-    console.print(table)
+    for setting, value in flat({key: public[key] for key in ("trainer", "environments", "eval")}):
+        console.print(f"{setting:<48} {value}")
     if served := ", ".join(served_here(config)):
         console.print(f"would serve {served}")
     if not is_made(config):
