@@ -6,8 +6,7 @@ What is printed for people goes to standard error then. Null is a figure that is
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import AbstractContextManager, redirect_stdout
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -141,14 +140,9 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object (docs/output.schema.json)")
 
 
-@contextmanager
-def for_people(arguments: argparse.Namespace) -> Generator[None]:
+def for_people(arguments: argparse.Namespace) -> AbstractContextManager[object]:
     """Send what the block prints to standard error if the output is JSON."""
-    if not arguments.json:
-        yield
-        return
-    with redirect_stdout(sys.stderr):
-        yield
+    return redirect_stdout(sys.stderr if arguments.json else sys.stdout)
 
 
 def print_json(report: Output) -> None:

@@ -186,7 +186,6 @@ def _tasks(config: RunConfig, folder: Path) -> tuple[Path, Path | None, dict[str
 
 def _conclude(folder: Path, arguments: argparse.Namespace) -> None:
     """Write the report, and print the closing table and the command that continues an interrupted run."""
-
     from orl_launcher.view.notices import untrained
     from orl_launcher.view.report import write_report
     from orl_launcher.view.tables import overview

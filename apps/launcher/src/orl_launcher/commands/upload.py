@@ -78,9 +78,11 @@ def _send(journal: Path, config: RunConfig, seconds: float) -> bool:
         finished = interrupt.result_of(interrupt.on_thread(lambda: uploader.close(seconds)))
     finally:
         counts = uploader.counts
-        words = [f"{counts.sent} rollouts sent"]
-        words += [f"{counts.refused} refused by the platform"] if counts.refused else []
-        words += [f"{counts.withheld} not sent because they contain a secret"] if counts.withheld else []
-        words += [f"{counts.broken} unreadable"] if counts.broken else []
+        others = {
+            "refused by the platform": counts.refused,
+            "not sent because they contain a secret": counts.withheld,
+            "unreadable": counts.broken,
+        }
+        words = [f"{counts.sent} rollouts sent", *(f"{count} {what}" for what, count in others.items() if count)]
         cli.console().print(", ".join(words) + ("" if finished else "; not all of them"))
     return finished
