@@ -27,7 +27,8 @@ class Guessing(Environment):
 
     def __init__(self, task_spec: JSONObject | None = None, secrets: dict[str, str] | None = None) -> None:
         super().__init__(task_spec or {}, secrets or {})
-        self.game = Game(**self.task_spec)
+        task: dict[str, Any] = {**self.task_spec}
+        self.game = Game(**task)
 
     @classmethod
     def list_splits(cls) -> Sequence[Split | str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from orl_core.names import download_of
 from orl_rollout.run_folder.checkpoint import WORDS, Format, default_output
@@ -30,7 +31,7 @@ EXAMPLES = """\
 A trainer that is named has options of its own. To show them:"""
 
 
-BARE = {"environments": {"orl/convert": {}}}
+BARE: dict[str, Any] = {"environments": {"orl/convert": {}}}
 
 
 def add_options(options: cli.Parser) -> None:
