@@ -206,8 +206,10 @@ def episode_of(chat: Chat, renderer: Renderer, job: RolloutSpec) -> Outcome:
         ids = renderer.write(written, tools, after=after)
         action, spans = renderer.read(ids, tools, after=after)
         hidden = renderer.hide(observation, ids, spans, after=after) if job.limits.strip_reasoning else ()
-        said = (scripted(ids),)
-        turns.append(Turn(observation=observation, generations=said, action=action, spans=spans, stripped_spans=hidden))
+        generations = (scripted(ids),)
+        turns.append(
+            Turn(observation=observation, generations=generations, action=action, spans=spans, stripped_spans=hidden)
+        )
     trajectory = Trajectory(
         job=job, messages=tuple(parts[0]), tools=tools, turns=tuple(turns), stop_reason=StopReason.FINISHED
     )
