@@ -12,9 +12,8 @@ from orl_core.errors import RenderError
 from orl_core.messages import Message, ToolCall, ToolSpec, text_message
 from orl_core.render import Renderer
 from orl_core.render.call_check import unsupported
-from orl_core.render.taught import taught_format
 from orl_core.text import check_system_prompt
-from orl_core.tools import TOOL_FORMATS
+from orl_core.tools import TOOL_FORMATS, taught_format
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
 from tests.core.tools.wire import WIRES

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from orl_core import ToolSpec, format_tools, parse, system_prompt
-from orl_core.render.taught import taught_format
-from orl_core.tools import TOOL_FORMATS, ToolFormat
+from orl_core.tools import TOOL_FORMATS, ToolFormat, taught_format
 from orl_core.tools.format import for_chat_template, for_system_prompt
 from transformers.utils.chat_template_utils import _compile_jinja_template  # pyright: ignore[reportPrivateUsage]
 

@@ -51,9 +51,7 @@ if TYPE_CHECKING:
     from orl_core.render import Certificate, Renderer, Tokenizer
     from orl_core.reward import group_advantages, group_rewards, reduce_reward, reduce_rewards
     from orl_core.task import Task, TaskRow, row_of
-    from orl_core.tools import TOOL_FORMATS, ToolFormat, parse
-    from orl_core.tools.show import format_tools, system_prompt
-    from orl_core.tools.write import render_call
+    from orl_core.tools import TOOL_FORMATS, ToolFormat, format_tools, parse, render_call, system_prompt
     from orl_core.trajectory import (
         FinishReason,
         Generation,
@@ -131,9 +129,7 @@ _NAMES = {
     "render": "Certificate Renderer Tokenizer",
     "reward": "group_advantages group_rewards reduce_reward reduce_rewards",
     "task": "Task TaskRow row_of",
-    "tools": "TOOL_FORMATS ToolFormat parse",
-    "tools.show": "format_tools system_prompt",
-    "tools.write": "render_call",
+    "tools": "TOOL_FORMATS ToolFormat format_tools parse render_call system_prompt",
     "trajectory": "FinishReason Generation RolloutSpec StopDetail StopReason Trajectory Turn",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}

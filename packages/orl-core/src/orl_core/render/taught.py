@@ -15,8 +15,7 @@ from orl_core.render.call_check import CASES, Case, Rendering, difference, spell
 from orl_core.render.certify import Check
 from orl_core.render.controls import GUARDS
 from orl_core.text import check_system_prompt, map_strings
-from orl_core.tools import deepseek, delimiters
-from orl_core.tools.write import render_call
+from orl_core.tools import delimiters, render_call, taught_format
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,35 +26,6 @@ if TYPE_CHECKING:
     from orl_core.tools import ToolFormat
 
 WRITTEN = frozenset({"hermes"})  # the taught formats whose calls are written and read back for the certificate
-# The words that an example of a call holds. Formats that share a delimiter are in the order of their other words.
-# Bare JSON and bare Python have no delimiter, and several formats share one opening: `tool_format` states those.
-_WORDS: tuple[tuple[ToolFormat, tuple[str, ...]], ...] = (
-    ("qwen3_coder", ("<tool_call>", "<function=")),
-    ("hy3_preview", ("<tool_calls>", "<tool_sep>")),
-    ("glm45", ("<tool_call>", "<arg_key>")),
-    ("minimax_m3", ("]<]minimax[>[",)),
-    ("minimax_m1", ("<tool_calls>", '"name"')),
-    ("hermes", ("<tool_call>", '"name"')),
-    ("seed_oss", ("<seed:tool_call>",)),
-    ("minimax", ("<minimax:tool_call>",)),
-    ("mistral", ("[TOOL_CALLS]",)),
-    ("deepseek", (deepseek.CALL,)),
-    ("deepseek", (deepseek.DSML,)),
-    ("kimi_k2", ("<|tool_call_begin|>",)),
-    ("kimi_k3", ("<|open|>call",)),
-    ("cohere", ("<|START_ACTION|>",)),
-    ("gemma4", ("<|tool_call>",)),
-    ("olmo3", ("<function_calls>",)),
-    ("hy3", ("<tool_call:opensource>",)),
-    ("opened_array", ("<TOOLCALL>",)),
-    ("opened_array", ("<|tool_call|>",)),
-)
-
-
-def taught_format(system_prompt_template: str) -> ToolFormat | None:
-    """Return the format of the calls that the text shows; None if it shows none that is known by its delimiters."""
-    shown = system_prompt_template.replace("{{", "{").replace("}}", "}")
-    return next((name for name, words in _WORDS if all(word in shown for word in words)), None)
 
 
 class CallFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

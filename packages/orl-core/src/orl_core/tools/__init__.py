@@ -1,25 +1,27 @@
-"""Tool formats: how tools are shown to a model, and how its calls are read.
+"""Tool formats: how tools are shown to a model, how its calls are read, and how they are written.
 
 `parse` reads text; the renderer marks delimiters by id and reads with `wire_format`. To add a format, add its name to
-`orl_core.names` and a row to a table `FORMATS`, or its WireFormat to `_FORMATS`. Nothing here knows token ids.
+`orl_core.names` and a WireFormat here: a file, or a row of a table `FORMATS`. Nothing here knows token ids.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from orl_core.errors import RenderError, expect, expect_each
-from orl_core.messages import ToolSpec
+from orl_core.messages import Action, ToolCall, ToolSpec
 from orl_core.names import TOOL_FORMATS, ToolFormat
-from orl_core.text import clean, did_you_mean
-from orl_core.tools import deepseek, gemma4, glm45, gpt_oss, json_calls, kimi_k3, mistral, parameter_tags, pythonic
+from orl_core.text import check_system_prompt, clean, did_you_mean
+from orl_core.tools import deepseek, gemma4, glm45, gpt_oss, json_formats, kimi_k3, mistral, parameter_tags, pythonic
+from orl_core.tools.format import for_chat_template, for_system_prompt
 from orl_core.tools.scan import Mark, Marked, mark
+from orl_core.tools.typed import schema_of
 from orl_core.tools.wire_format import WireFormat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from orl_core.messages import Action
 
 
 __all__ = [
@@ -28,17 +30,20 @@ __all__ = [
     "Marked",
     "ToolFormat",
     "delimiters",
+    "format_tools",
     "parse",
     "parse_marked",
+    "render_call",
+    "system_prompt",
+    "taught_format",
     "thinking",
     "tool_format",
     "wire_format",
 ]
 
 
+# Formats of tags come before those of JSON: a prompt with an example in tags may show its tools as JSON.
 _FORMATS: Mapping[ToolFormat, WireFormat] = {
-    **json_calls.FORMATS,
-    **pythonic.FORMATS,
     **parameter_tags.FORMATS,
     "glm45": glm45.GLM45,
     "mistral": mistral.MISTRAL,
@@ -46,29 +51,14 @@ _FORMATS: Mapping[ToolFormat, WireFormat] = {
     "gpt_oss": gpt_oss.GPT_OSS,
     "gemma4": gemma4.GEMMA4,
     "kimi_k3": kimi_k3.KIMI_K3,
+    **pythonic.FORMATS,
+    **json_formats.FORMATS,
 }
-
-
 # Families of models as their names begin. A name is compared in lower case, alone also without `-`, `_` and `.`.
 _FAMILIES: dict[str, ToolFormat] = {
-    **dict.fromkeys(("qwen2.5", "qwen3", "qwen3-vl", "qwen3-next", "granite-4", "granite-4.0", "smollm3"), "hermes"),
-    **dict.fromkeys(("qwen3.5", "qwen3.6", "qwen3.8", "qwen3-coder-next", "nemotron-3", "step-3.5"), "qwen3_coder"),
-    **dict.fromkeys(("glm-4.5", "glm-4.6", "glm-4.7", "glm-5", "glm-5.1", "glm-5.2", "glm-5.3"), "glm45"),
-    **dict.fromkeys(("llama-3.1", "llama-3.2", "llama-3.3", "llama-4"), "llama3"),
-    **dict.fromkeys(("deepseek-r1", "deepseek-v3", "deepseek-v3.1", "deepseek-v3.2", "deepseek-v4"), "deepseek"),
-    **dict.fromkeys(("kimi-k2.5", "kimi-k2-thinking"), "kimi_k2"),
-    **dict.fromkeys(("minimax-m2", "minimax-m2.5", "minimax-m2.7"), "minimax"),
-    **dict.fromkeys(("command-r7b", "command-a"), "cohere"),
-    "hunyuan-a13b": "minimax_m1",
-    **dict.fromkeys(("granite-3", "granite-3.3", "nemotron-nano-v2"), "opened_array"),
-    "ministral-3": "mistral",
-    "lfm2": "pythonic",
-    "lfm2.5": "lfm2_5",
-    "gemma-4": "gemma4",
-    "olmo-3": "olmo3",
-    "xlam": "json_array",
-    **{name.replace("_", "-"): name for name in TOOL_FORMATS},
+    family: name for name, form in _FORMATS.items() for family in (name.replace("_", "-"), *form.spelling.families)
 }
+_EXAMPLE = ToolCall(name="tool_name", arguments={"argument_name": "value"})
 _SEPARATORS = str.maketrans("", "", "-_. ")
 _NAMES: Mapping[str, ToolFormat] = {name.translate(_SEPARATORS): form for name, form in _FAMILIES.items()}
 # What ends a turn in a text that was decoded with its stop token. It is part of no action.
@@ -146,3 +136,72 @@ def delimiters(format: ToolFormat) -> tuple[str, ...]:  # noqa: A002
 def thinking(format: ToolFormat) -> tuple[str, str]:  # noqa: A002
     """Return the opening and the closing of reasoning in a wire format."""
     return _FORMATS[format].thinking
+
+
+def taught_format(system_prompt_template: str) -> ToolFormat | None:
+    """Return the format of the calls that the text shows; None if it shows none that is known by its delimiters.
+
+    Bare JSON and bare Python have no delimiter, and several formats share one opening: `tool_format` states those.
+    """
+    shown = system_prompt_template.replace("{{", "{").replace("}}", "}")
+    formats = (
+        name
+        for name, form in _FORMATS.items()
+        for words in form.spelling.examples
+        if all(word in shown for word in words)
+    )
+    return next(formats, None)
+
+
+def render_call(call: ToolCall, format: str = "hermes") -> str:  # noqa: A002
+    """Return the text of one call, its delimiters included: `parse` of it gives the call back, but for its id.
+
+    `format` is as for `parse`. In a format that carries arguments as texts (`qwen3_coder`, `glm45`, `minimax` and
+    others), `parse` needs `tools` that state their types. Formats with tags cannot escape: a value that holds a closing
+    tag would be read as something else, so each text is parsed again, and such a call is refused.
+
+    Raises:
+        RenderError: the format is unknown, or it cannot express this call. The message names the call and the format.
+    """
+    expect(ToolCall, "call", call)
+    name = tool_format(format)
+    text = _FORMATS[name].spelling.write(call)
+    read = parse(text, name, tools=[ToolSpec(name=call.name, parameters=schema_of(call.arguments))])
+    if [structs.replace(one, id=call.id) for one in read.calls] != [call] or read != Action(calls=read.calls):
+        raise RenderError(
+            f"the format `{name}` cannot express the call of `{call.name}`: an argument holds one of its delimiters, "
+            "or a name or a value that it cannot write. Change the argument, or use a format that writes JSON"
+        )
+    return text
+
+
+def format_tools(tools: Sequence[ToolSpec], format: str = "hermes") -> str:  # noqa: A002
+    """Return the list of tools as the chat templates of this tool format print it, odd white space included.
+
+    `format` is the name of a tool format, or of a family of models, as for `parse`.
+
+    Raises:
+        RenderError: the format is unknown.
+        TypeError: a tool is no ToolSpec.
+    """
+    return _FORMATS[tool_format(format)].spelling.show(for_chat_template(tools))
+
+
+def system_prompt(tools: Sequence[ToolSpec], format: str = "hermes", template: str | None = None) -> str:  # noqa: A002
+    """Return a system prompt that shows the tools and how to call one, for a model whose chat template shows none.
+
+    `template` is a text with `{tools}`, as the setting `system_prompt_template`: the tools are filled in as one JSON
+    object a line, with the cookbook's keys `name`, `arguments_schema` and `description`; `format_tools` writes
+    `parameters`, as chat templates do. None is a short text with `format_tools` and one call in the format.
+
+    Raises:
+        RenderError, TypeError: as `format_tools`.
+        ValueError: the template does not hold `{tools}` alone.
+    """
+    if template is not None:
+        check_system_prompt(template)
+        return template.format(tools=for_system_prompt(tools))
+    shown, example = format_tools(tools, format), render_call(_EXAMPLE, format)
+    return (
+        f"You can use these tools:\n\n{shown}\n\nTo call a tool, write its name and arguments like this:\n\n{example}"
+    )

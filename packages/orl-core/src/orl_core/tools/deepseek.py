@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 
+from orl_core.tools.format import Spelling, lines, writer
 from orl_core.tools.json_calls import CallShape, read_name, read_named
 from orl_core.tools.scan import Mark, Scan
 from orl_core.tools.tagged import Kind, Tag, TagSyntax
@@ -74,6 +75,12 @@ _SYNTAX = TagSyntax(
 
 DEEPSEEK = WireFormat(
     delimiters=(CALLS, CALLS_END, CALL, CALL_END, SEPARATOR, DSML, *THINKING),
+    spelling=Spelling(
+        write=writer(f"{CALLS}{CALL}%(name)s{SEPARATOR}%(json)s{CALL_END}{CALLS_END}"),
+        show=lines("<functions>\n", "</functions>", bare=True),
+        families=("deepseek-r1", "deepseek-v3", "deepseek-v3.1", "deepseek-v3.2", "deepseek-v4"),
+        examples=((CALL,), (DSML,)),
+    ),
     readers={CALL: _call, CALLS: frame, CALLS_END: frame},
     blocks={DSML: _SYNTAX},
     closings={CALL_END: CALL},

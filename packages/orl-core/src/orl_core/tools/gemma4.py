@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, cast
 
 from msgspec import structs
 
 from orl_core.messages import FailureKind, ToolCall
+from orl_core.tools.format import Specs, Spelling, writer
 from orl_core.tools.scan import Mark, Marked, Scan
 from orl_core.tools.strict_json import NotJson, read_rewritten
 from orl_core.tools.wire_format import WireFormat
@@ -30,6 +32,7 @@ _NAME = re.compile(r"\s*+call:\s*+([^\s{}<,:]++(?:[:][^\s{}<,:]++)*+)?+\s*+(?=\{
 _NAME_CUT = re.compile(r"\s*+(?:c(?:a(?:l(?:l(?::[^{}<,]*+)?)?)?)?)?")
 _TOKEN = re.compile(r"\s*+([{}\[\],:]|[^\s{}\[\],:<][^{}\[\],:<\n]*+)\s*+")
 _SCALAR = re.compile(r"-?[0-9][0-9.eE+-]*+|true|false|null|None")
+_BARE = re.compile(r"[\w-]+")  # a key that needs no quotes
 _CHANNEL = re.compile(r"thought\s*+")
 
 
@@ -105,8 +108,92 @@ def _word(word: str, *, is_key: bool, cut: bool) -> str:
     return json.dumps(word) if is_key else word.replace("None", "null")
 
 
+def _spelled(value: Any, *, declared: bool = False) -> str:
+    """Return a value as the template prints it. In a declaration keys are quoted, and in the order of `dictsort`."""
+    match value:
+        case str():
+            return f"{_QUOTE}{value}{_QUOTE}"
+        case dict():
+            members = cast("dict[str, Any]", value)
+            pairs = _sorted(members) if declared else members.items()
+            return _braces(
+                (key if _BARE.fullmatch(key) and not declared else _spelled(key), _spelled(member, declared=declared))
+                for key, member in pairs
+            )
+        case list() | tuple():
+            return f"[{','.join(_spelled(one, declared=declared) for one in cast('list[Any]', value))}]"
+        case _:
+            return json.dumps(value)
+
+
+def _braces(members: Iterable[tuple[str, str]]) -> str:
+    return f"{{{','.join(f'{name}:{written}' for name, written in members)}}}"
+
+
+def _sorted(members: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return members in the order of Jinja's `dictsort`."""
+    return sorted(members.items(), key=lambda member: member[0].lower())
+
+
+def _show(specs: Specs) -> str:
+    """Return the declarations of the tools."""
+    return "".join(f"<|tool>{_declaration(spec['function'])}<tool|>" for spec in specs)
+
+
+def _declaration(function: Mapping[str, Any]) -> str:
+    members = [("description", _spelled(function["description"]))]
+    if parameters := function["parameters"]:
+        members.append(("parameters", _braces(_schema(parameters))))
+    return f"declaration:{function['name']}{_braces(members)}"
+
+
+def _schema(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the members of the schema of all parameters."""
+    if spec.get("properties"):
+        yield "properties", _properties(spec["properties"])
+    if spec.get("required"):
+        yield "required", _spelled(spec["required"])
+    if spec.get("type"):
+        yield "type", _spelled(str(spec["type"]).upper())
+
+
+def _properties(properties: Mapping[str, Any]) -> str:
+    return _braces((name, _braces(_property(spec))) for name, spec in _sorted(properties))
+
+
+def _property(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the members of the schema of one parameter."""
+    kind = str(spec.get("type", "")).upper()
+    if spec.get("description"):
+        yield "description", _spelled(spec["description"])
+    if kind == "STRING" and spec.get("enum"):
+        yield "enum", _spelled(spec["enum"])
+    if kind == "ARRAY" and isinstance(spec.get("items"), dict) and spec["items"]:
+        yield "items", _braces((name, _item(name, of)) for name, of in _sorted(spec["items"]) if of is not None)
+    if kind == "OBJECT":
+        yield "properties", _properties(spec.get("properties", {}))
+        if spec.get("required"):
+            yield "required", _spelled(spec["required"])
+    yield "type", _spelled(kind)
+
+
+def _item(name: str, value: Any) -> str:
+    """Return a member of the schema of an array's elements."""
+    if name == "properties":
+        return _properties(value)
+    if name == "type":
+        value = value.upper() if isinstance(value, str) else [kind.upper() for kind in value]
+    return _spelled(value, declared=True)
+
+
 GEMMA4 = WireFormat(
     delimiters=(_OPEN, _CLOSE, _QUOTE, *_THINKING),
+    spelling=Spelling(
+        write=writer(f"{_OPEN}call:%(name)s%(json)s{_CLOSE}", spell=_spelled),
+        show=_show,
+        families=("gemma-4",),
+        examples=((_OPEN,),),
+    ),
     thinking=_THINKING,
     readers={_OPEN: _call},
     prepared=_prepared,

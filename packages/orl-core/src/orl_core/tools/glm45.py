@@ -17,6 +17,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from orl_core.messages import FailureKind, ToolCall
+from orl_core.tools.format import Spelling, writer
 from orl_core.tools.scan import Scan
 from orl_core.tools.wire_format import THINKING, WireFormat
 
@@ -78,6 +79,14 @@ def _arguments(text: str, tags: Sequence[Mark], stop: int) -> tuple[dict[str, An
 
 GLM45 = WireFormat(
     delimiters=(OPEN, CLOSE, *_ARGUMENT, *THINKING),
+    spelling=Spelling(
+        write=writer(
+            "<tool_call>%(name)s\n%(arguments)s</tool_call>",
+            "<arg_key>%(key)s</arg_key>\n<arg_value>%(value)s</arg_value>\n",
+        ),
+        families=("glm-4.5", "glm-4.6", "glm-4.7", "glm-5", "glm-5.1", "glm-5.2", "glm-5.3"),
+        examples=((OPEN, "<arg_key>"),),
+    ),
     readers={OPEN: _block},
     closings={CLOSE: OPEN},
     carries_texts=True,

@@ -15,8 +15,11 @@ which the prompt holds. What it decides where the format is silent:
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from orl_core.errors import RenderError
+from orl_core.tools.format import Specs, Spelling, writer
 from orl_core.tools.json_calls import CallShape, read_named
 from orl_core.tools.scan import Mark, Marked, Parsed, Scan
 from orl_core.tools.wire_format import WireFormat
@@ -119,8 +122,60 @@ def _headers(marked: Marked) -> Marked:
     return Marked(text=marked.text, marks=tuple(marks))
 
 
+_SCALARS = {"string": "string", "number": "number", "integer": "number", "boolean": "boolean", "object": "object"}
+_INDENT = "\n" + " " * 16  # what the template prints before the type of a member
+
+
+def _typescript(specs: Specs) -> str:
+    """Return the namespace in TypeScript that declares the tools."""
+    functions = "".join(_function(spec["function"]) for spec in specs)
+    return f"namespace functions {{\n\n{functions}}} // namespace functions"
+
+
+def _function(function: Mapping[str, Any]) -> str:
+    parameters: dict[str, Any] = function["parameters"] or {}
+    properties: dict[str, Any] = parameters.get("properties") or {}
+    lines: list[str] = []
+    for name, spec in properties.items():
+        comment = f"// {spec['description']}\n" if spec.get("description") else ""
+        lines.append(f"{comment}{_named(name, parameters)}: {_type(spec)},\n")
+    taken = f"_: {{\n{''.join(lines)}}}" if lines else ""
+    return f"// {function['description']}\ntype {function['name']} = ({taken}) => any;\n\n"
+
+
+def _named(name: str, parent: Mapping[str, Any]) -> str:
+    return name if name in (parent.get("required") or ()) else f"{name}?"
+
+
+def _type(spec: Mapping[str, Any]) -> str:
+    """Return the TypeScript type of a schema."""
+    match kind := spec.get("type"):
+        case "array":
+            return f"{_elements(spec.get('items'))}[]"
+        case "string" if spec.get("enum"):
+            return '"' + '" | "'.join(map(str, spec["enum"])) + '"'
+        case "object" if spec.get("properties"):
+            members = (f"{_named(name, spec)}: {_INDENT}{_type(one)}" for name, one in spec["properties"].items())
+            return "{\n" + ", ".join(members) + "}"
+        case _:
+            return _SCALARS.get(str(kind), "any")
+
+
+def _elements(items: Any) -> str:
+    if not items:
+        return "any"
+    if (scalar := items.get("type")) in ("string", "number", "integer", "boolean"):
+        return _SCALARS[scalar]
+    inner = _type(items)
+    return "any" if inner == "object | object" or len(inner) > 50 else inner
+
+
 GPT_OSS = _Harmony(
     delimiters=(START, CHANNEL, CONSTRAIN, MESSAGE, END, CALL, RETURN),
+    spelling=Spelling(
+        write=writer(f"{CHANNEL}commentary to=functions.%(name)s {CONSTRAIN}json{MESSAGE}%(json)s{CALL}"),
+        show=_typescript,
+    ),
     thinking=_THINKING,
     text_frames=(MESSAGE, END, CALL, RETURN),
     prepared=_headers,

@@ -1,4 +1,4 @@
-"""Calls that are JSON, and the table of the formats that write nothing else.
+"""Calls that are JSON, for all formats that write them so.
 
 For every format: arguments may be null if there are none, and may be an object written as a JSON string, which is
 decoded once. A delimiter inside a JSON string is part of the string. `strict_json` says what counts as JSON. An array
@@ -8,18 +8,14 @@ at the end of the text. A call is UNCLOSED if the text ends inside it.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection
 from typing import Any, cast
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from orl_core.messages import FailureKind, ParseFailure, ToolCall
-from orl_core.names import ToolFormat
-from orl_core.tools.scan import Mark, Marked, Scan, one_line
+from orl_core.tools.scan import Scan, one_line
 from orl_core.tools.strict_json import NotJson, read_all, read_value, skip_space
-from orl_core.tools.wire_format import THINKING, WireFormat, bare, frame
 
 
 class CallShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -212,150 +208,3 @@ _KINDS: dict[type, str] = {bool: "a boolean", str: "a string", int: "a number", 
 def _kind_of(value: Any) -> str:
     """Return the kind of a JSON value that is no object, in words for a message."""
     return _KINDS.get(cast("type[object]", type(value)), "null")
-
-
-def _read_block(scan: Scan, shape: CallShape) -> None:
-    """Read a block of one array, or of objects. A block is MALFORMED if it is empty or holds other text."""
-    known = len(scan.calls)
-    if scan.text.startswith("[", skip_space(scan.text, scan.at)):
-        read_array(scan, shape)
-    else:
-        while scan.text.startswith("{", place := skip_space(scan.text, scan.at)):
-            scan.jump(place)
-            if not read_object(scan, shape):
-                break
-    start = scan.at
-    mark = scan.go(start, shape.stops)
-    stray = scan.text[start : scan.at].strip()
-    if stray or len(scan.calls) == known:
-        kind = FailureKind.UNCLOSED if mark is None else FailureKind.MALFORMED
-        what = "unexpected text in the block of tool calls" if stray else "the block of tool calls is empty"
-        scan.fail(kind, f"{what}; write {shape.example}", start)
-    if mark is not None and mark.delimiter in shape.closing:
-        scan.pass_mark()
-
-
-_LLAMA_TAG = "<|python_tag|>"
-_LLAMA_TEXT = ("<|python_start|>", "<|python_end|>")
-_LLAMA_OBJECT = "{"  # the delimiter of the marks without width that `_llama_prepared` adds
-_LLAMA = CallShape(
-    example='{"name": "a_tool", "parameters": {}}', keys=("parameters", "arguments"), stops=(_LLAMA_TAG,)
-)
-_LLAMA_CALL = re.compile(r'\s*+;?+\s*+(?=\{\s*+"(?:name|type)"\s*+:)')
-_LLAMA_AFTER_TEXT = re.compile(r'\{\s*+"name"\s*+:\s*+"(?:[^"\\]++|\\.)++"\s*+,\s*+"parameters"\s*+:', re.DOTALL)
-_LLAMA_NEXT = re.compile(rf"\s*+;\s*+(?=\{{)|{_LLAMA_CALL.pattern}")
-
-
-def _llama_prepared(marked: Marked) -> Marked:
-    """Mark the objects that are calls behind text."""
-    places = [match.start() for match in _LLAMA_AFTER_TEXT.finditer(marked.text)]
-    objects = [Mark(start=place, end=place, delimiter=_LLAMA_OBJECT) for place in places]
-    return Marked(text=marked.text, marks=tuple(sorted((*marked.marks, *objects), key=lambda mark: mark.start)))
-
-
-def _read_llama(scan: Scan) -> None:
-    """Read objects until something else follows."""
-    while read_object(scan, _LLAMA) and (following := _LLAMA_NEXT.match(scan.text, scan.at)):
-        scan.jump(following.end())
-
-
-_KIMI_NUMBER = re.compile(r":[0-9]+\Z")
-_KIMI_ARGUMENTS = "<|tool_call_argument_begin|>"
-
-
-def _read_kimi(scan: Scan, shape: CallShape) -> None:
-    start = scan.at
-    written = read_name(scan, _KIMI_ARGUMENTS, shape)
-    if written is not None:
-        read_named(scan, shape, _KIMI_NUMBER.sub("", written.removeprefix("functions.")), start)
-        scan.give_id(written)
-
-
-def _format(
-    shape: CallShape,
-    read: Callable[[Scan, CallShape], object],
-    opens: Sequence[str],
-    *,
-    frames: Sequence[str] = (),
-    text_frames: Collection[str] = (),
-    thinking: tuple[str, str] = THINKING,
-) -> WireFormat:
-    """Return a format whose calls `read` reads behind one of `opens`. `frames` are others, the last one closes."""
-
-    def reader(scan: Scan) -> None:
-        read(scan, shape)
-
-    return WireFormat(
-        delimiters=tuple(dict.fromkeys((*shape.stops, *frames, *text_frames, *thinking))),
-        thinking=thinking,
-        text_frames=text_frames,
-        readers={**dict.fromkeys(opens, reader), **dict.fromkeys(frames, frame)},
-        closings=dict.fromkeys((*shape.closing, *frames[-1:]), opens[-1]),
-    )
-
-
-_ARRAY = '[{"name": "a_tool", "arguments": {}}]'
-_XLAM = CallShape(example=_ARRAY, keys=("arguments", "parameters"))
-_XLAM_CALLS = re.compile(r'\s*+\[\s*+\{\s*+"(?:name|arguments)"\s*+:')
-_COHERE_TEXT = ("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>")
-FORMATS: Mapping[ToolFormat, WireFormat] = {
-    # Qwen2.5, Qwen3, Hermes: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`. A block is a call when its object
-    # is complete, closed or not: a stop token may come in place of `</tool_call>`.
-    "hermes": _format(
-        CallShape(stops=("<tool_call>", "</tool_call>"), closing=("</tool_call>",)), read_one, ["<tool_call>"]
-    ),
-    # MiniMax-M1 writes one object a line in its block, Hunyuan-A13B one array.
-    "minimax_m1": _format(
-        CallShape(stops=("<tool_calls>", "</tool_calls>"), closing=("</tool_calls>",)), _read_block, ["<tool_calls>"]
-    ),
-    # Granite 3: `<|tool_call|>[…]`; Nemotron Nano v2: `<TOOLCALL>[…]</TOOLCALL>`. What follows the array is text.
-    "opened_array": structs.replace(
-        _format(
-            CallShape(example=_ARRAY, stops=("<|tool_call|>", "<TOOLCALL>", "</TOOLCALL>")),
-            read_calls,
-            ["<|tool_call|>", "<TOOLCALL>"],
-            frames=["</TOOLCALL>"],
-        ),
-        call_ends_reasoning=False,
-    ),
-    # Command R7B, Command A, Cohere 2 MoE: `<|START_ACTION|>[…]<|END_ACTION|>`.
-    "cohere": _format(
-        CallShape(
-            example='[{"tool_name": "a_tool", "parameters": {}}]',
-            named="tool_name",
-            numbered="tool_call_id",
-            keys=("parameters",),
-            stops=("<|START_ACTION|>", "<|END_ACTION|>"),
-        ),
-        read_calls,
-        ["<|START_ACTION|>"],
-        frames=["<|END_ACTION|>"],
-        text_frames=_COHERE_TEXT,
-        thinking=("<|START_THINKING|>", "<|END_THINKING|>"),
-    ),
-    # xLAM: a bare array whose first value is an object that begins with `name` or `arguments`. Any other is text.
-    "json_array": WireFormat(delimiters=THINKING, bare=bare(partial(read_array, shape=_XLAM), _XLAM_CALLS)),
-    # Llama 3.1 to 3.3 and 4: objects, joined by `;` or white space, behind `<|python_tag|>`, or at the start of the
-    # text and after reasoning, or behind text if they begin with `name` and `parameters`. Any other object is text.
-    # Llama 4's own template has the text between two delimiters.
-    "llama3": WireFormat(
-        delimiters=(_LLAMA_TAG, *_LLAMA_TEXT, *THINKING),
-        text_frames=_LLAMA_TEXT,
-        readers={_LLAMA_TAG: _read_llama, _LLAMA_OBJECT: _read_llama},
-        bare=bare(_read_llama, _LLAMA_CALL),
-        prepared=_llama_prepared,
-        call_ends_reasoning=False,
-    ),
-    # `<|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>{…}<|tool_call_end|>`. The number and `functions.`
-    # may be missing.
-    "kimi_k2": _format(
-        CallShape(
-            example="functions.a_tool:0, then its arguments as one JSON object",
-            stops=("<|tool_call_begin|>", _KIMI_ARGUMENTS, "<|tool_call_end|>", "<|tool_calls_section_end|>"),
-            closing=("<|tool_call_end|>",),
-        ),
-        _read_kimi,
-        ["<|tool_call_begin|>"],
-        frames=["<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"],
-    ),
-}

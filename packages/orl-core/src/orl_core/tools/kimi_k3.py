@@ -16,10 +16,14 @@ escapes `&` and `"` in attributes, and nothing in values. `tagged` reads the cal
 
 from __future__ import annotations
 
+import json
 import re
 
+from orl_core.messages import ToolCall
+from orl_core.tools.format import Specs, Spelling, text_of
 from orl_core.tools.scan import Mark, Marked, Scan
 from orl_core.tools.tagged import Kind, Tag, TagSyntax
+from orl_core.tools.typed import JSON_TYPES
 from orl_core.tools.wire_format import WireFormat
 
 OPEN, CLOSE, SEPARATOR, END = "<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"
@@ -85,6 +89,25 @@ def _unescaped(value: str) -> str:
     return value.replace("&quot;", '"').replace("&amp;", "&")
 
 
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace('"', "&quot;")
+
+
+def _write(call: ToolCall) -> str:
+    arguments = [
+        f'{OPEN}argument key="{_escaped(key)}" type="{_TYPES[type(value)]}"{SEPARATOR}'
+        f"{text_of(value)}{CLOSE}argument{SEPARATOR}"
+        for key, value in call.arguments.items()
+    ]
+    opening = f'{TOOLS}{OPEN}call tool="{_escaped(call.name)}" index="1"{SEPARATOR}'
+    return f"{opening}{''.join(arguments)}{CLOSE}call{SEPARATOR}{CLOSE}tools{SEPARATOR}"
+
+
+def _show(specs: Specs) -> str:
+    return json.dumps(specs, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+
+
+_TYPES: dict[type[object], str] = JSON_TYPES | {int: "number", float: "number"}
 _SYNTAX = TagSyntax(
     tag=_tag,
     call=f'{OPEN}call tool="a_tool" index="1"{SEPARATOR}',
@@ -96,6 +119,11 @@ _SYNTAX = TagSyntax(
 
 KIMI_K3 = WireFormat(
     delimiters=(OPEN, CLOSE, SEPARATOR, END),
+    spelling=Spelling(
+        write=_write,
+        show=_show,
+        examples=((f"{OPEN}call",),),
+    ),
     thinking=_THINKING,
     blocks={TOOLS: _SYNTAX},
     text_frames=_FRAMES,

@@ -12,6 +12,7 @@ It must not know tools, schemas or tokens. The tokenizers up to v7 write the arr
 from __future__ import annotations
 
 from orl_core.messages import FailureKind
+from orl_core.tools.format import OBJECT, Spelling, array, writer
 from orl_core.tools.json_calls import CallShape, fail_json, named_call, read_array
 from orl_core.tools.scan import Scan
 from orl_core.tools.strict_json import NotJson, read_value, skip_space
@@ -73,6 +74,12 @@ def _arguments(scan: Scan, name: str, start: int) -> None:
 
 MISTRAL = WireFormat(
     delimiters=_DELIMITERS,
+    spelling=Spelling(
+        write=writer(f"{CALLS} [{OBJECT}]"),
+        show=array("[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"),
+        families=("ministral-3",),
+        examples=((CALLS,),),
+    ),
     thinking=_THINKING,
     readers={CALLS: _calls},
     closings={ARGS: CALLS},

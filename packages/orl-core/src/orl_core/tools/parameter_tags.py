@@ -29,6 +29,7 @@ from functools import partial
 from itertools import pairwise
 
 from orl_core.names import ToolFormat
+from orl_core.tools.format import Spelling, array, lines, writer
 from orl_core.tools.scan import Mark, Scan
 from orl_core.tools.tagged import Kind, Tag, TagSyntax, named_tag
 from orl_core.tools.wire_format import THINKING, WireFormat
@@ -54,10 +55,10 @@ _NAMES = {
 def _format(
     block: str,
     tags: dict[str, Kind],
-    quote: str = "",
+    spelling: Spelling,
     *,
+    quote: str = "",
     thinking: tuple[str, str] = THINKING,
-    python: bool = False,
     strips_newline: bool = False,
 ) -> WireFormat:
     """Return the format whose calls are in `<block>`; `quote` is around the names in its tags."""
@@ -73,14 +74,15 @@ def _format(
     )
     return WireFormat(
         delimiters=(*kinds, *thinking),
+        spelling=spelling,
         thinking=thinking,
         blocks={f"<{block}>": syntax},
         carries_texts=True,
-        python=python,
+        python=tags is _FUNCTION,  # whose templates print null as Python does
     )
 
 
-def _hy3(suffix: str) -> WireFormat:
+def _hy3(suffix: str, *examples: str) -> WireFormat:
     """Return Hy3's format with one suffix in its tags."""
     calls, call, key, value, thought = (
         (f"<{name}{suffix}>", f"</{name}{suffix}>")
@@ -118,6 +120,13 @@ def _hy3(suffix: str) -> WireFormat:
     )
     return WireFormat(
         delimiters=(*calls, *call, separator, *key, *value, *thought),
+        spelling=Spelling(
+            write=writer(
+                f"{calls[0]}\n{call[0]}%(name)s{separator}\n%(arguments)s{call[1]}\n{calls[1]}",
+                f"{key[0]}%(key)s{key[1]}\n{value[0]}%(value)s{value[1]}\n",
+            ),
+            examples=(examples,),
+        ),
         thinking=thought,
         blocks={calls[0]: syntax},
         carries_texts=True,
@@ -153,12 +162,59 @@ _M3_SYNTAX = TagSyntax(
     block=f"{_M3_SPACE}<tool_call>",
 )
 
+_TAGGED = lines("<tools>\n", "</tools>", bare=True, around=("<tool>", "</tool>"))
 FORMATS: Mapping[ToolFormat, WireFormat] = {
-    "qwen3_coder": _format("tool_call", _FUNCTION, python=True, strips_newline=True),
-    "seed_oss": _format("seed:tool_call", _FUNCTION, thinking=("<seed:think>", "</seed:think>"), python=True),
-    "minimax": _format("minimax:tool_call", _INVOKE, '"'),
+    "qwen3_coder": _format(
+        "tool_call",
+        _FUNCTION,
+        Spelling(
+            write=writer(
+                "<tool_call>\n<function=%(name)s>\n%(arguments)s</function>\n</tool_call>",
+                "<parameter=%(key)s>\n%(value)s\n</parameter>\n",
+            ),
+            families=("qwen3.5", "qwen3.6", "qwen3.8", "qwen3-coder-next", "nemotron-3", "step-3.5"),
+            examples=(("<tool_call>", "<function="),),
+        ),
+        strips_newline=True,
+    ),
+    "seed_oss": _format(
+        "seed:tool_call",
+        _FUNCTION,
+        Spelling(
+            write=writer(
+                "<seed:tool_call>\n<function=%(name)s>\n%(arguments)s</function>\n</seed:tool_call>",
+                "<parameter=%(key)s>%(value)s</parameter>\n",
+            ),
+            show=array("Tool List:\n", ""),
+            examples=(("<seed:tool_call>",),),
+        ),
+        thinking=("<seed:think>", "</seed:think>"),
+    ),
+    "minimax": _format(
+        "minimax:tool_call",
+        _INVOKE,
+        Spelling(
+            write=writer(
+                '<minimax:tool_call>\n<invoke name="%(name)s">\n%(arguments)s</invoke>\n</minimax:tool_call>',
+                '<parameter name="%(key)s">%(value)s</parameter>\n',
+            ),
+            show=_TAGGED,
+            families=("minimax-m2", "minimax-m2.5", "minimax-m2.7"),
+            examples=(("<minimax:tool_call>",),),
+        ),
+        quote='"',
+    ),
     "minimax_m3": WireFormat(
         delimiters=(_M3_SPACE, *_M3_THINKING, *_M3_BLOCK),
+        spelling=Spelling(
+            write=writer(
+                f'{_M3_SPACE}<tool_call>\n{_M3_SPACE}<invoke name="%(name)s">%(arguments)s{_M3_SPACE}</invoke>\n'
+                f"{_M3_SPACE}</tool_call>",
+                f"{_M3_SPACE}<%(key)s>%(value)s{_M3_SPACE}</%(key)s>",
+            ),
+            show=_TAGGED,
+            examples=((_M3_SPACE,),),
+        ),
         thinking=_M3_THINKING,
         blocks={_M3_SPACE: _M3_SYNTAX},
         unopened=True,
@@ -166,6 +222,6 @@ FORMATS: Mapping[ToolFormat, WireFormat] = {
         carries_texts=True,
         nested=True,
     ),
-    "hy3": _hy3(":opensource"),
-    "hy3_preview": _hy3(""),
+    "hy3": _hy3(":opensource", "<tool_call:opensource>"),
+    "hy3_preview": _hy3("", "<tool_calls>", "<tool_sep>"),
 }

@@ -28,6 +28,7 @@ from typing import Any
 
 from orl_core.messages import FailureKind, ToolCall
 from orl_core.names import ToolFormat
+from orl_core.tools.format import Spelling, array, json_of, writer
 from orl_core.tools.json_calls import CallShape, read_array
 from orl_core.tools.python_literal import after_space, read_literal, unread
 from orl_core.tools.scan import Scan
@@ -167,9 +168,18 @@ def _read_olmo3(scan: Scan) -> None:
         scan.jump(place)
 
 
+def _lfm_text(value: Any) -> str:
+    return f"'{value}'" if isinstance(value, str) else repr(value)
+
+
 FORMATS: Mapping[ToolFormat, WireFormat] = {
     "pythonic": WireFormat(
         delimiters=(*_STOPS, *THINKING),
+        spelling=Spelling(
+            write=writer("[%(name)s(%(arguments)s)]", "%(key)s=%(value)s", ", ", repr),
+            show=array("<|tool_list_start|>", "<|tool_list_end|>"),
+            families=("lfm2",),
+        ),
         readers={_START: _read_block, _LFM_START: _read_block, _END: frame, _LFM_END: frame},
         bare=bare(_read_list, _BARE),
         closings={_END: _START, _LFM_END: _LFM_START},
@@ -177,12 +187,23 @@ FORMATS: Mapping[ToolFormat, WireFormat] = {
     ),
     "lfm2_5": WireFormat(
         delimiters=(_LFM_START, _LFM_END, *THINKING),
+        spelling=Spelling(
+            write=writer(f"{_LFM_START}[%(name)s(%(arguments)s)]{_LFM_END}", "%(key)s=%(value)s", ", ", _lfm_text),
+            show=array("", ""),
+            families=("lfm2.5",),
+        ),
         readers={_LFM_START: _read_lfm2_5, _LFM_END: frame},
         closings={_LFM_END: _LFM_START},
         call_ends_reasoning=False,
     ),
     "olmo3": WireFormat(
         delimiters=(*_OLMO, *THINKING),
+        spelling=Spelling(
+            write=writer(f"{_OLMO[0]}%(name)s(%(arguments)s){_OLMO[1]}", "%(key)s=%(value)s", ", ", json_of),
+            show=array("<functions>", "</functions>", bare=True),
+            families=("olmo-3",),
+            examples=((_OLMO[0],),),
+        ),
         readers={_OLMO[0]: _read_olmo3, _OLMO[1]: frame},
         closings={_OLMO[1]: _OLMO[0]},
         call_ends_reasoning=False,

@@ -1,4 +1,4 @@
-"""A wire format: its delimiters, and the readers of what they open.
+"""A wire format: its delimiters, the readers of what they open, and how it writes calls and shows tools.
 
 It knows marks, text, reasoning and order, and nothing of the inside of a block but how a call begins. What it decides
 for all formats, where the model was shown tools:
@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from msgspec import Struct, structs
 
 from orl_core.messages import FailureKind, ParseFailure, ToolCall, ToolSpec
+from orl_core.tools.format import Spelling
 from orl_core.tools.scan import Marked, Parsed, Scan
 from orl_core.tools.tagged import TagSyntax, read_block, read_unopened
 from orl_core.tools.typed import typed
@@ -50,6 +51,7 @@ class WireFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     delimiters: tuple[str, ...]
+    spelling: Spelling
     thinking: tuple[str, str] = THINKING
     readers: Mapping[str, Reader] = {}
     blocks: Mapping[str, TagSyntax] = {}
