@@ -14,7 +14,7 @@
 The package loads none of its parts before a name is asked for. `orl_core.__version__` is the version of the installed
 package.
 
-Internal: credentials, names, numbers and text, and the modules inside config, render and tools.
+Internal: credentials, names and text, and the modules inside config, render and tools.
 """
 
 from importlib import import_module

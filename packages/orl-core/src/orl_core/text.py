@@ -1,7 +1,8 @@
-"""Text from outside, whatever it holds: made valid Unicode, made visible, reached in a tree of JSON types."""
+"""Text and numbers from outside: made valid Unicode, made visible, reached in a tree of JSON types."""
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -67,6 +68,11 @@ def check_system_prompt(template: str) -> None:
         )
     if "{tools}" not in template.replace("{{", ""):
         raise ValueError("`system_prompt_template` has no {tools}: the model would not know its tools")
+
+
+def is_template(text: str) -> bool:
+    """Return whether this is the text of a chat template, not its path."""
+    return "{{" in text or "{%" in text
 
 
 def plain(value: object) -> Any:
@@ -135,3 +141,23 @@ def _text_of(member: object) -> str | None:
     if isinstance(number, int) and number.bit_length() > DECIMAL_BITS:
         return hex(number)
     return str(number)
+
+
+def non_finite(tree: object, where: str) -> str:
+    """Return the path of the first number in `tree` that is not finite or exceeds 64 bits, or an empty string.
+
+    `where` is the path of `tree`.
+    """
+    if isinstance(tree, float):
+        return "" if math.isfinite(tree) else where
+    if isinstance(tree, int):
+        return "" if -(2**63) <= tree < 2**64 else where
+    if isinstance(tree, dict):
+        for key, value in cast("dict[object, object]", tree).items():
+            if path := non_finite(key, where) or non_finite(value, f"{where}.{key}"):
+                return path
+    elif isinstance(tree, list):
+        for index, value in enumerate(cast("list[object]", tree)):
+            if path := non_finite(value, f"{where}[{index}]"):
+                return path
+    return ""

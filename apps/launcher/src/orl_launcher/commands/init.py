@@ -63,7 +63,7 @@ def _environment(text: str) -> str:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the file and check it. Return doctor's exit code."""
-    from orl_core.config.editor import editor_schema
+    from orl_core.config.fields import editor_schema
     from orl_rollout.edge import interrupt
 
     from orl_launcher.doctor.doctor import check_up

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
 from orl_core.config.schema import RunConfig
 from orl_core.config.trainer import placed
 from orl_core.errors import ConfigError
-from orl_core.numbers import non_finite
+from orl_core.text import non_finite
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+# The keys of a file of the OpenReward cookbook, and of an environment in it.
+_KEYS = {"environments", "secrets", "system_prompt_template", "thinking", "openreward_run_name"}
+_ENVIRONMENT_KEYS = {
+    *("splits", "num_samples", "nonterminal_reward", "reward_reduction"),
+    *("min_reward", "max_reward", "max_turns", "secrets"),
+}
 
 
 class BrokenConfigError(ConfigError):
@@ -44,11 +51,12 @@ def load_config(
     """
     from pathlib import Path
 
-    from orl_core.config import cookbook, yaml
+    from orl_core.config import yaml
 
     source = "command line" if path is None else str(path)
     in_file = dict(tree or {}) if path is None else yaml.read(Path(path))
-    cookbook.mask_reasoning(in_file)
+    if in_file.get("thinking") is True and _is_cookbook(in_file):  # there it also means that reasoning does not train
+        in_file["rollout"] = {"train_on": {"reasoning": False}}
     tree, settings = deepcopy(in_file), settings or {}
     for setting, value in settings.items():
         yaml.assign(tree, setting, value)
@@ -58,20 +66,20 @@ def load_config(
     try:
         return decode_config(tree, source)
     except BrokenConfigError as error:
-        known = _mistakes_in_file(in_file, source) if settings or overrides else error.mistakes
+        from orl_core.config.mistakes import find_mistakes
+
+        known = find_mistakes(placed(in_file), RunConfig) if settings or overrides else error.mistakes
         new = [mistake for mistake in error.mistakes if mistake not in known]
         raise BrokenConfigError("command line", new) if new else error from None
 
 
-def _mistakes_in_file(tree: object, source: str) -> Sequence[str]:
-    """Return the mistakes in the tree of a file, without those of the command line."""
-    try:
-        decode_config(tree, source)
-    except BrokenConfigError as error:
-        return error.mistakes
-    except ConfigError:  # it is no tree of a configuration at all
-        return ()
-    return ()
+def _is_cookbook(tree: dict[str, Any]) -> bool:
+    """Return whether a file has no key that the cookbook does not have."""
+    environments = tree.get("environments")
+    if not tree.keys() <= _KEYS or not isinstance(environments, dict):
+        return False
+    settings = cast("dict[str, Any]", environments).values()
+    return all(isinstance(each, dict) and each.keys() <= _ENVIRONMENT_KEYS for each in settings)
 
 
 def decode_config(tree: object, source: str) -> RunConfig:

@@ -7,7 +7,6 @@ only way to build one.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from datetime import date
 from typing import Annotated, Any, Literal
@@ -24,12 +23,11 @@ from orl_core.errors import ConfigError
 from orl_core.limits import Limits, Positive, Seconds
 from orl_core.names import EnvironmentName, PathName, ToolFormat
 from orl_core.task import PLAIN
-from orl_core.text import check_system_prompt
+from orl_core.text import check_system_prompt, is_template
 
 Url = Annotated[str, Meta(pattern=r"^https?://[^@?#\s]*\Z", title="address (http or https, without login and query)")]
 Reduction = Literal["sum", "mean", "max", "min", "last"]
 RewardMode = Literal["replace", "add", "scale"]
-_TEMPLATE = re.compile(r"\{[{%]")  # in every chat template, and in no path of one
 
 
 class Secret(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -234,7 +232,7 @@ class RunConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 yield str(exc)
         yield from self._reward_mistakes()
         yield from agent_mistakes(self.agent_config, self.rollout)
-        if self.chat_template is not None and not _TEMPLATE.search(self.chat_template):
+        if self.chat_template is not None and not is_template(self.chat_template):
             yield f"`chat_template` is the path `{self.chat_template}`: only load_config reads the file"
 
     def _reward_mistakes(self) -> Iterator[str]:

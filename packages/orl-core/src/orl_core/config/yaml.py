@@ -15,6 +15,7 @@ from typing import Any, cast
 import yaml
 
 from orl_core.errors import ConfigError
+from orl_core.text import is_template
 
 # Exceptions of PyYAML. The last five are for scalars that it cannot read and for nesting beyond Python's stack.
 _REFUSALS = (yaml.YAMLError, ValueError, LookupError, AttributeError, OverflowError, RecursionError)
@@ -100,22 +101,17 @@ def read_template(tree: dict[str, Any], source: str) -> None:
         ConfigError: the file cannot be read, or is no template.
     """
     named = tree.get("chat_template")
-    if not isinstance(named, str) or _is_template(named):
+    if not isinstance(named, str) or is_template(named):
         return
     try:
         text = Path(named).read_bytes().decode()
     except (OSError, ValueError) as exc:
         raise ConfigError(f"{source}: {named} cannot be read: {exc} - at `$.chat_template`") from exc
-    if not _is_template(text):
+    if not is_template(text):
         raise ConfigError(
             f"{source}: {named} is not a chat template: it contains neither {{{{ nor {{% - at `$.chat_template`"
         )
     tree["chat_template"] = text
-
-
-def _is_template(text: str) -> bool:
-    """Tell whether this is the text of a chat template, not its path."""
-    return "{{" in text or "{%" in text
 
 
 def _parse(text: str, source: str) -> object:

@@ -144,13 +144,13 @@ def taught_format(system_prompt_template: str) -> ToolFormat | None:
     Bare JSON and bare Python have no delimiter, and several formats share one opening: `tool_format` states those.
     """
     shown = system_prompt_template.replace("{{", "{").replace("}}", "}")
-    formats = (
-        name
-        for name, form in _FORMATS.items()
-        for words in form.spelling.examples
-        if all(word in shown for word in words)
+    return next(
+        (name for name, form in _FORMATS.items() if any(_holds(shown, words) for words in form.spelling.examples)), None
     )
-    return next(formats, None)
+
+
+def _holds(text: str, words: Sequence[str]) -> bool:
+    return all(word in text for word in words)
 
 
 def render_call(call: ToolCall, format: str = "hermes") -> str:  # noqa: A002

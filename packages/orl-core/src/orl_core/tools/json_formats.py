@@ -84,6 +84,10 @@ def _format(
     thinking: tuple[str, str] = THINKING,
 ) -> WireFormat:
     """Return a format whose calls `read` reads behind an opening. `frames` are around calls, the last one closes."""
+
+    def reader(scan: Scan) -> None:
+        read(scan, shape)
+
     inside = {*shape.closing, *frames, _KIMI_ARGUMENTS}
     opens = [stop for stop in shape.stops if stop not in inside]
     return WireFormat(
@@ -91,7 +95,7 @@ def _format(
         spelling=spelling,
         thinking=thinking,
         text_frames=text_frames,
-        readers={**dict.fromkeys(opens, partial(read, shape=shape)), **dict.fromkeys(frames, frame)},
+        readers={**dict.fromkeys(opens, reader), **dict.fromkeys(frames, frame)},
         closings=dict.fromkeys((*shape.closing, *frames[-1:]), opens[-1]),
     )
 
