@@ -176,19 +176,6 @@ def test_type_of_a_call_may_be_null() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("body", "remedy"),
-    [
-        ({"messages": [{"role": "robot", "content": "Hi."}]}, "`user`"),
-        ({"messages": [USER], "tools": [{"type": "function", **LOOK}]}, "`function`"),
-    ],
-)
-def test_remedy_of_a_refusal_fits(body: dict[str, Any], remedy: str) -> None:
-    with pytest.raises(RequestRefused, match=remedy) as refused:
-        CHAT.read(wire(body))
-    assert "leave it out" not in str(refused.value)
-
-
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"messages": 5}', b"[" * 100_000, b'{"messages": ["\\ud800"]}'])
 @pytest.mark.parametrize("api", APIS.values(), ids=APIS)
 def test_broken_body_is_refused(api: ClientApi, body: bytes) -> None:

@@ -314,12 +314,6 @@ async def test_call_without_its_opening_is_told(before: str, sent: int) -> None:
     assert (len(reply.calls), LOST in reply.text) == (sent, not sent)
 
 
-async def test_call_in_open_reasoning_is_sent() -> None:
-    async with episode_of(engine_of(f"<think>\nHm.\n{call_text('look', at=1)}")) as episode:
-        reply = await episode.ask(request_of())
-    assert (reply.reasoning, len(reply.calls)) == ("Hm.", 1)
-
-
 async def test_episode_without_an_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> tuple[int, ...]:
         raise RenderError("the template cannot")

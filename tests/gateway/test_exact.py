@@ -15,7 +15,7 @@ from msgspec import structs
 from orl_core.datum import to_data
 from orl_core.messages import Message
 from orl_core.trajectory import ROOT, Trajectory
-from orl_gateway.episode import matching, tree
+from orl_gateway.episode import tree
 
 from tests.gateway.agents import AGENTS, LOOK, TOKENIZER, WAIT, Agent, Model, episode_of, turn
 from tests.laws.checks import check_tree, shown_before
@@ -183,7 +183,7 @@ def in_order(messages: tuple[Message, ...], prompt: str) -> bool:
     return True
 
 
-NEXT_KEY = matching.next_key
+NEXT_KEY = tree.next_key
 
 
 def blind(key: bytes, message: Message) -> bytes:
@@ -192,15 +192,14 @@ def blind(key: bytes, message: Message) -> bytes:
 
 
 def test_negative_control_matcher_blind_to_edits_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (tree, matching):
-        monkeypatch.setattr(module, "next_key", blind)
+    monkeypatch.setattr(tree, "next_key", blind)
     with pytest.raises(AssertionError):
         check_read("chat", [["continue"], ["edit"]], 0)
 
 
 @pytest.mark.parametrize("api", AGENTS)
 def test_negative_control_matcher_of_bytes_is_found(api: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matching, "canonical", json.dumps)
+    monkeypatch.setattr(tree, "canonical", json.dumps)
     with pytest.raises(AssertionError):
         check_one_row(api, ["continue", "continue", "rewrite", "continue"])
 

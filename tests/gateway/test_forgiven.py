@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from orl_core.config import EnvironmentConfig, RunConfig, decode_config
+from orl_core.config import EnvironmentConfig
 from orl_core.errors import ConfigError
 from orl_core.messages import ToolSpec
 from orl_core.text import clean, map_strings
@@ -40,6 +40,7 @@ from tests.gateway.agents import (
     episode_of,
     turn,
 )
+from tests.gateway.test_player import config_of
 from tests.kit.secrets import NO_SECRETS
 
 USER: Any = {"role": "user", "content": "Hi."}
@@ -180,38 +181,22 @@ async def test_call_outside_the_allowed_tools_is_not_sent() -> None:
     assert [sent.call.name for sent in reply.calls] == ["wait"]
 
 
-def config_of(agent: Any) -> RunConfig:
-    return decode_config({"environments": {"A/B": {}}, "agent": agent}, "test")
-
-
 def test_section_and_name_of_a_function_are_one() -> None:
     names = ("json:loads", {"function": "json:loads"}, {"function": "json:loads", "forced_calls": "sample"})
-    sections = [config_of(agent).agent_config for agent in names]
+    sections = [config_of(agent=agent).agent_config for agent in names]
     assert [section.name for section in sections if section] == ["json:loads"] * 3
     assert [section.forced_calls for section in sections if section] == ["refuse", "refuse", "sample"]
 
 
-@pytest.mark.parametrize(
-    ("agent", "subject"),
-    [
-        ({"function": "json:loads", "command": ["x"]}, "command"),
-        ({"function": "json:loads", "timeout": 5}, "timeout"),
-        ({"forced_calls": "never"}, "forced_calls"),
-    ],
-)
-def test_section_that_cannot_be_obeyed_is_refused(agent: Any, subject: str) -> None:
-    with pytest.raises(ConfigError, match=subject):
-        config_of(agent)
-
-
 def test_agent_without_a_name_plays_nothing() -> None:
     with pytest.raises(ConfigError, match="command"):
-        load_player(config_of({"forced_calls": "sample"}))
+        load_player(config_of(agent={"forced_calls": "sample"}))
 
 
 async def test_player_samples_demanded_calls_if_it_is_told_to() -> None:
     for forced, refused in (("refuse", True), ("sample", False)):
-        section = config_of({"function": "tests.gateway.test_forgiven:demanding", "forced_calls": forced}).agent_config
+        named = {"function": "tests.gateway.test_forgiven:demanding", "forced_calls": forced}
+        section = config_of(agent=named).agent_config
         assert section is not None
         job = RolloutSpec(task=TASK, rollout_id="k", limits=LIMITS)
         engine, session = Model(("text",)), ScriptedSession(tools=(ToolSpec(name="look"),))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from orl_core.messages import Message, TextBlock, ToolCall, text_message
-from orl_gateway.episode.matching import canonical, next_key, root_key
+from orl_gateway.episode.tree import canonical, next_key, root_key
 
 from tests.gateway.agents import rewritten
 

@@ -59,13 +59,6 @@ async def code_of(url: str, message: object) -> int:
     return json.loads(text)["error"]["code"]
 
 
-async def test_half_a_character_in_arguments_is_repaired() -> None:
-    call = {"name": "look", "arguments": {"at": "\ud83d"}}
-    async with served() as (_, url):
-        status, text = await send(url, {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call})
-    assert (status, json.loads(text)["result"]["isError"]) == (200, True)  # the schema wants an integer
-
-
 async def test_client_lists_and_calls_the_tools() -> None:
     async with served(says("A wall.", reward=0.25), says("A door.")) as (episode, url):
         async with client(url) as session:
@@ -102,19 +95,6 @@ async def test_wrong_call_is_a_result_that_the_model_reads() -> None:
             assert (await session.call_tool("fly", {})).isError
         kept = [result.failure for result in episode.trajectory().turns[0].results]
     assert kept == [FailureKind.INVALID_ARGUMENTS, FailureKind.UNKNOWN_TOOL]
-
-
-async def test_text_holds_no_reward_no_metadata_and_no_token() -> None:
-    planted = says("A wall.", reward=0.8125, metadata={"key": "planted-secret"}, finished=True)
-    async with served(planted) as (_, url):
-        texts = [(await send(url, request(method)))[1] for method in ("initialize", "tools/list")]
-        called = request("tools/call", name="look", arguments={"at": 1})
-        texts += [(await send(url, called))[1] for _ in range(2)]
-    everything = "".join(texts)
-    assert "A wall." in everything
-    for secret in ("0.8125", "reward", "planted", "finished", url.split("/")[-2]):
-        assert secret not in everything.removesuffix(texts[-1])
-    assert json.loads(texts[-1])["error"]["code"] == -32000
 
 
 async def test_fault_of_the_environment_ends_the_episode_and_is_not_told() -> None:

@@ -24,9 +24,8 @@ from orl_core.messages import TextBlock, ToolResult, ToolSpec
 from orl_core.task import Task
 from orl_core.trajectory import RolloutSpec, StopReason, Trajectory
 from orl_gateway import AgentEpisode
-from orl_gateway.agent.agent_player import AgentPlayer, player_of, variables_of
+from orl_gateway.agent.agent_player import AgentPlayer, player_of, shared_gateway, variables_of
 from orl_gateway.agent.program import environment_of, run_command
-from orl_gateway.api.shared_gateway import shared_gateway
 from orl_rollout.loop.clock import never
 from orl_rollout.loop.loop import rollout
 from orl_rollout.loop.session import Session, SessionLost
@@ -203,6 +202,9 @@ def test_player_is_the_built_in_loop_unless_an_agent_is_named() -> None:
         ({"agent": {"command": ["x"], "env": {"MY_API_KEY": "planted-secret"}}}, "MY_API_KEY"),
         ({"agent": {"command": ["x"], "env": {"OPENAI_API_KEY": None}}}, "OPENAI_API_KEY"),
         ({"agent": {"command": ["x"], "env": {"A=B": "1"}}}, "A=B"),
+        ({"agent": {"function": "m:f", "command": ["x"]}}, "command"),
+        ({"agent": {"function": "m:f", "timeout": 5}}, "timeout"),
+        ({"agent": {"forced_calls": "never"}}, "forced_calls"),
         ({"agent": "m:f", "rollout": {"max_nudges": 2}}, "max_nudges"),
         ({"agent": "m:f", "rollout": {"retry_cut_actions": False}}, "retry_cut_actions"),
     ],

@@ -17,12 +17,12 @@ from aiohttp import web
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 from orl_core.errors import EngineError
-from orl_core.trajectory import ROOT, Generation
+from orl_core.trajectory import Generation
 from orl_gateway import Episode, Gateway
 from orl_gateway.api import gateway
 from orl_gateway.dialects.chat import CHAT
 from orl_gateway.dialects.exchange import Reply
-from orl_gateway.episode.retries import Retries
+from orl_gateway.episode.work import Work
 from orl_testing import ScriptedEngine
 
 from tests.gateway.agents import LOOK, Model, episode_of, generation_of
@@ -125,6 +125,7 @@ async def test_models_are_listed_for_both_sdks() -> None:
     async with served(Model()) as play, play.openai() as ours, play.anthropic() as theirs:
         assert [model.id async for model in ours.models.list()] == ["orl"]
         assert [model.id async for model in theirs.models.list()] == ["orl"]
+        assert play.gateway.url.startswith("http://127.0.0.1:"), "nobody but this machine reaches it"
 
 
 async def test_token_is_the_key_of_clients_without_a_path() -> None:
@@ -135,11 +136,6 @@ async def test_token_is_the_key_of_clients_without_a_path() -> None:
         async with play.anthropic(base_url=url, api_key=play.token) as client:
             await client.messages.create(model="m", max_tokens=90, messages=[USER])
         assert len(play.episode.trajectory().turns) == 2
-
-
-async def test_gateway_listens_on_loopback() -> None:
-    async with Gateway() as gateway:
-        assert gateway.url.startswith("http://127.0.0.1:")
 
 
 async def test_refusal_is_raised_by_the_sdks_once() -> None:
@@ -245,13 +241,6 @@ async def test_client_that_leaves_a_stream_is_no_error(
     assert caplog.records == []
 
 
-async def test_same_request_without_a_retry_is_a_second_sample() -> None:
-    async with served(Model()) as play, play.openai() as client:
-        answers = [await client.chat.completions.create(model="m", messages=[USER]) for _ in range(2)]
-        assert answers[0].id != answers[1].id
-        assert continued(play.episode) == [None, ROOT]
-
-
 def replied(name: str, calls: list[str]) -> Callable[[], Any]:
     async def ask() -> Reply:
         calls.append(name)
@@ -262,44 +251,44 @@ def replied(name: str, calls: list[str]) -> Callable[[], Any]:
 
 
 async def test_retries_join_and_replay() -> None:
-    retries, calls = Retries(), list[str]()
+    work, calls = Work(), list[str]()
     async with (
-        retries.answer(SAME, replied("a", calls), retried=False) as first,
-        retries.answer(SAME, replied("b", calls), retried=True) as second,
+        work.answer(SAME, replied("a", calls), retried=False) as first,
+        work.answer(SAME, replied("b", calls), retried=True) as second,
     ):
         assert (await first).name == (await second).name == "a"
-    async with retries.answer(SAME, replied("c", calls), retried=True) as third:
+    async with work.answer(SAME, replied("c", calls), retried=True) as third:
         assert (await third).name == "a"
-    async with retries.answer(SAME, replied("d", calls), retried=False) as fourth:
+    async with work.answer(SAME, replied("d", calls), retried=False) as fourth:
         assert (await fourth).name == "d"
-    async with retries.answer(OTHER, replied("e", calls), retried=True) as other:
+    async with work.answer(OTHER, replied("e", calls), retried=True) as other:
         assert (await other).name == "e"
     assert calls == ["a", "d", "e"]
-    await retries.close()
+    await work.close()
 
 
 async def test_answer_that_nobody_got_is_given_to_who_asks_again() -> None:
-    retries, calls = Retries(), list[str]()
+    work, calls = Work(), list[str]()
     with pytest.raises(ConnectionResetError):
-        async with retries.answer(SAME, replied("a", calls), retried=False):
+        async with work.answer(SAME, replied("a", calls), retried=False):
             raise ConnectionResetError
-    async with retries.answer(SAME, replied("b", calls), retried=False) as answer:
+    async with work.answer(SAME, replied("b", calls), retried=False) as answer:
         assert (await answer).name == "a"
-    await retries.close()
+    await work.close()
 
 
 async def test_failed_answer_is_asked_for_again() -> None:
-    retries, calls = Retries(), list[str]()
+    work, calls = Work(), list[str]()
 
     async def fails() -> Reply:
         raise EngineError("gone")
 
     with pytest.raises(EngineError):
-        async with retries.answer(SAME, fails, retried=False) as answer:
+        async with work.answer(SAME, fails, retried=False) as answer:
             await answer
-    async with retries.answer(SAME, replied("b", calls), retried=True) as answer:
+    async with work.answer(SAME, replied("b", calls), retried=True) as answer:
         assert (await answer).name == "b"
-    await retries.close()
+    await work.close()
 
 
 async def test_closing_ends_what_is_asked_for() -> None:
@@ -307,7 +296,7 @@ async def test_closing_ends_what_is_asked_for() -> None:
     async with served(engine) as play, aiohttp.ClientSession() as http:
         asking = asyncio.create_task(http.post(f"{play.url}/v1/chat/completions", json=HELLO))
         await engine.begun.wait()
-        await play.episode.retries.close()
+        await play.episode.work.close()
         answer = await asking
         assert answer.status == 400
     assert play.episode.trajectory().turns == ()

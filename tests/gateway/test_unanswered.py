@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import anthropic
 import openai
 import pytest
 from orl_gateway.dialects.exchange import RequestRefused
@@ -101,18 +100,6 @@ async def test_agent_that_answers_what_was_missing_goes_on() -> None:
         said.append({"role": "tool", "tool_call_id": first, "content": "A door."})
         await client.chat.completions.create(messages=said, **asked)
         assert continued(play.episode) == [None, None]
-
-
-async def test_agent_that_drops_a_call_for_a_users_message_is_refused() -> None:
-    async with served(Model(("call",))) as play, play.anthropic() as client:
-        tool: Any = {"name": "look", "input_schema": LOOK["parameters"]}
-        asked: Any = {"model": "m", "max_tokens": 90, "tools": [tool]}
-        answer = await client.messages.create(messages=[USER], **asked)
-        said = [USER, {"role": "assistant", "content": [block.to_dict() for block in answer.content]}, AGAIN]
-        with pytest.raises(anthropic.BadRequestError, match="without `tool_result` blocks"):
-            await client.messages.create(messages=said, **asked)
-        with pytest.raises(anthropic.BadRequestError, match="without `tool_result` blocks"):
-            await client.messages.count_tokens(model="m", messages=said, tools=[tool])
 
 
 async def test_answer_that_is_continued_by_its_id_needs_results() -> None:

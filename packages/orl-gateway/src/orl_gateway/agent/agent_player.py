@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from msgspec import Struct
 from orl_core.config import AgentConfig
@@ -28,7 +29,6 @@ from orl_rollout.runtime.player import Player
 
 from orl_gateway.agent.program import check_command, run_command
 from orl_gateway.api.gateway import Gateway
-from orl_gateway.api.shared_gateway import shared_gateway
 from orl_gateway.episode.episode import Episode
 
 POLL_SECONDS = 0.25
@@ -98,7 +98,7 @@ def variables_of(episode: AgentEpisode) -> dict[str, str]:
 
 
 class AgentPlayer:
-    """A Player. `timeout` is the agent's deadline in seconds, if it is shorter than that of the rollout.
+    """Collect rollouts as a Player. `timeout` is the agent's own deadline in seconds, if it is shorter.
 
     `samples_forced_calls`: as for `History`.
     """
@@ -136,7 +136,7 @@ class AgentPlayer:
         return episode.trajectory()
 
     async def _collect(self, episode: Episode, view: AgentEpisode, ends: float) -> None:
-        """Run the agent to its end, or to that of the episode, which ends in any case."""
+        """Run the agent to its end or the episode's, and end both."""
         printed = bytearray()
         task = asyncio.ensure_future(self._run(view, printed))
         try:
@@ -169,13 +169,44 @@ class AgentPlayer:
         return f"; the end of its output: {end}" if end else "; it printed nothing"
 
 
+class _Shared:
+    """The gateway of one event loop, and how many episodes use it."""
+
+    def __init__(self) -> None:
+        self.starting = asyncio.Lock()
+        self.gateway: Gateway | None = None
+        self.users = 0
+
+
+_SHARED: WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = WeakKeyDictionary()
+
+
+@asynccontextmanager
+async def shared_gateway() -> AsyncGenerator[Gateway]:
+    """Open the gateway of the running event loop while an episode uses it.
+
+    A server of its own for each of hundreds of episodes would cost ports, files and time.
+    """
+    shared = _SHARED.setdefault(asyncio.get_running_loop(), _Shared())
+    async with shared.starting:
+        gateway = shared.gateway = shared.gateway or await Gateway().__aenter__()
+        shared.users += 1
+    try:
+        yield gateway
+    finally:
+        shared.users -= 1
+        if not shared.users:
+            shared.gateway = None  # who comes while it closes starts another one
+            await gateway.__aexit__()
+
+
 async def _ended(task: asyncio.Task[None], seconds: float) -> bool:
     """Wait for the end of the agent for so long, and tell whether it has ended."""
     return bool((await asyncio.wait((task,), timeout=max(0.0, seconds)))[0])
 
 
 def _without(token: str, text: str) -> str:
-    """Return what an agent said without the token, which may be in an address that it names."""
+    """Return what an agent said, without the token."""
     return text.replace(token, "[token]")
 
 

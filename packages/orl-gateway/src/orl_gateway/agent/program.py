@@ -1,4 +1,4 @@
-"""An agent that is a program: it leads a process group of its own, which ends with the episode.
+"""An agent that is a program. It leads a process group, and the group ends with the episode.
 
 A process that it started in another session ends too: all have a variable that no other episode has.
 
@@ -92,7 +92,7 @@ def check_command(agent: AgentConfig) -> None:
 
 
 def environment_of(agent: AgentConfig, variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the whole environment of the program. `variables` win over those of the configuration."""
+    """Return the whole environment of the program. `variables` win over the configuration."""
     environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
     for name, value in agent.env.items():
         if value is None and name not in os.environ:
@@ -128,7 +128,7 @@ async def _reading(most: int, printed: bytearray) -> AsyncGenerator[IO[bytes]]:
 
 
 async def _end(process: asyncio.subprocess.Process, environment: Mapping[str, str]) -> None:
-    """End the process group: SIGTERM, then SIGKILL, which also ends what the program left behind, in any session."""
+    """End the process group and all that the program left behind: SIGTERM, then SIGKILL."""
     if process.returncode is None:
         children.send(process.pid, signal.SIGTERM)
         with suppress(TimeoutError):

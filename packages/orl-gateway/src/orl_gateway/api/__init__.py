@@ -1,7 +1,6 @@
 """APIs that agents speak to over HTTP.
 
-gateway         Gateway: a URL for each episode
-shared_gateway  one Gateway for each event loop
-mcp             the environment's tools over MCP
-recorder        the gateway alone, for agents with tools of their own
+gateway   Gateway: a URL for each episode
+mcp       the environment's tools over MCP
+recorder  the gateway alone, for agents with tools of their own
 """

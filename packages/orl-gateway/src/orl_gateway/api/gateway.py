@@ -2,7 +2,7 @@
 
 It is on loopback unless `host` says otherwise. The token is unguessable and opens one episode. It is the API key too,
 for clients that keep no path. An answer is generated whole and streamed afterwards. Until it is there, a stream gets
-keepalives. Tokens are in no log: there is none. A request to a path that is not served is noted in its episode.
+keepalives. There is no log, so that no token is in one. A request to a path that is not served is noted in its episode.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from orl_core.errors import OrlError, boundary
 from orl_gateway.api import mcp
 from orl_gateway.dialects.anthropic import ANTHROPIC
 from orl_gateway.dialects.chat import CHAT
-from orl_gateway.dialects.client_api import ClientApi
+from orl_gateway.dialects.client_api import ClientApi, models_body
 from orl_gateway.dialects.exchange import ModelRequest, Reply, RequestRefused
-from orl_gateway.dialects.models import models_body
 from orl_gateway.dialects.responses import RESPONSES
 from orl_gateway.episode.episode import Episode
 
@@ -99,13 +98,13 @@ class Gateway:
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     def add(self, episode: Episode, token: str | None = None) -> str:
-        """Serve `episode` and return its token, which is a new one unless it is given."""
+        """Serve `episode`, and return its token: `token`, or a new one."""
         token = token or secrets.token_urlsafe(32)
         self._episodes[token] = episode
         return token
 
     def base_url(self, token: str) -> str:
-        """Return the base URL of an episode, without `/v1`, which Anthropic's clients add and OpenAI's do not."""
+        """Return the base URL of an episode, without `/v1`: Anthropic's clients add it, OpenAI's do not."""
         return f"{self.url}/s/{token}"
 
     def mcp_url(self, token: str) -> str:
@@ -151,7 +150,7 @@ class Gateway:
             retried = http.headers.get(_RETRIES, "0") != "0"
             try:
                 request = await read(http, episode, api)
-                async with episode.retries.answer(request, partial(episode.ask, request), retried=retried) as answer:
+                async with episode.work.answer(request, partial(episode.ask, request), retried=retried) as answer:
                     return await self._deliver(http, api, request, answer)
             except ConnectionResetError:  # the client has left: aiohttp would log it as an error
                 return web.Response()
@@ -219,17 +218,13 @@ def token_of(request: web.Request) -> str:
 
 
 def key_of(request: web.Request) -> str:
-    """Return the API key of a request, as OpenAI's or Anthropic's clients send it; "" if there is none."""
+    """Return the API key of a request, as OpenAI's or Anthropic's clients send it, or ""."""
     bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
     return request.headers.get("x-api-key") or bearer
 
 
 async def read_whole(http: web.Request) -> bytes:
-    """Return the body of a request. `http.read()` does the same, with three copies of it instead of one.
-
-    Raises:
-        RequestRefused: it is encoded, which is known before it is read, or larger than LARGEST_REQUEST.
-    """
+    """Return the body of a request. `http.read()` does the same, with three copies of it instead of one."""
     if (encoding := http.headers.get("Content-Encoding", "identity")) != "identity":
         text = f"`Content-Encoding`: {encoding:.80} is not supported by this gateway: send the body as it is"
         raise RequestRefused(text, code="unsupported", status=415)
@@ -252,11 +247,7 @@ def repaired(body: bytes) -> bytes:
 
 
 async def read(http: web.Request, episode: Episode, api: ClientApi) -> ModelRequest:
-    """Return a request of the model; a refusal is noted in the episode.
-
-    Raises:
-        RequestRefused: it cannot be obeyed.
-    """
+    """Return a request of the model; a refusal is noted in the episode."""
     try:
         return api.read(await read_whole(http), episode.history)
     except RequestRefused as refusal:

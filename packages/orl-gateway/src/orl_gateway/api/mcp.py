@@ -6,7 +6,7 @@ model reads the text of a result alone. Rewards, metadata and the ending stay he
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
@@ -25,7 +25,7 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class _Wrong(Exception):
-    """A message that cannot be answered with a result; `code` is that of JSON-RPC."""
+    """Refuse a message; `code` is JSON-RPC's."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -89,7 +89,7 @@ def _decode(text: bytes | Raw, form: type[T], code: int) -> T:
     except msgspec.ValidationError as exc:
         raise _Wrong(code, f"the message is wrong: {exc}. Send one message at a time") from exc
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise _Wrong(PARSE_ERROR, f"the message is no JSON: {exc}") from exc
+        raise _Wrong(PARSE_ERROR, f"the message is not valid JSON: {exc}") from exc
 
 
 async def _initialize(_: Episode, parameters: _Initialize) -> dict[str, Any]:
@@ -106,16 +106,16 @@ async def _ping(_: Episode, __: object) -> dict[str, Any]:
 
 
 async def _list(episode: Episode, _: object) -> dict[str, Any]:
+    """List the tools. The protocol asks for a schema's type. Its order stays: the model reads it."""
     tools = [
-        {"name": tool.name, "description": tool.description, "inputSchema": _schema(tool.parameters)}
+        {
+            "name": tool.name,
+            "description": tool.description,
+            "inputSchema": tool.parameters if "type" in tool.parameters else {"type": "object", **tool.parameters},
+        }
         for tool in episode.opening.tools
     ]
     return {"tools": tools}
-
-
-def _schema(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the schema of a tool with its type, which the protocol asks for. The order stays: the model reads it."""
-    return parameters if "type" in parameters else {"type": "object", **parameters}
 
 
 async def _call(episode: Episode, parameters: _Call) -> dict[str, Any]:

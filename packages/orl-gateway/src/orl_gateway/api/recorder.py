@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -77,12 +77,12 @@ class _End(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class _Recorded(Struct, frozen=True, kw_only=True):
-    """One session. `summary` of its outcome is there when it is on disk."""
+    """One session. `recording` returns a summary of its outcome when it is on disk."""
 
     episode: Episode
     own: OwnTools
     ended: asyncio.Event
-    summary: asyncio.Future[dict[str, Any]]
+    recording: asyncio.Task[dict[str, Any]]
 
 
 class Recorder:
@@ -103,9 +103,8 @@ class Recorder:
         self._judging = Judging(config, Scrubber.of(config), journal)
         (self._name,) = config.environments
         self._sessions: dict[str, _Recorded] = {}
-        self._ended: dict[tuple[str, str], asyncio.Future[dict[str, Any]]] = {}  # by token and id, the newest ones
-        self._held: set[asyncio.Task[None]] = set()
-        self._judged: set[asyncio.Task[None]] = set()
+        self._ended: dict[tuple[str, str], asyncio.Task[dict[str, Any]]] = {}  # by token and id, the newest ones
+        self._running: set[asyncio.Task[dict[str, Any]]] = set()
         self._begun = 0
         self._closing = False
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -123,10 +122,9 @@ class Recorder:
         with interrupt.held():  # what was sampled is written
             for session in self._sessions.values():
                 session.ended.set()
-            await asyncio.gather(*self._held, return_exceptions=True)
             with suppress(TimeoutError):  # what is late stays on disk as it was sampled
                 async with asyncio.timeout(JUDGING_SECONDS):
-                    await asyncio.gather(*self._judged, return_exceptions=True)
+                    await asyncio.gather(*self._running, return_exceptions=True)
             await self.gateway.__aexit__(*exc)
 
     async def begin(self, token: str | None = None) -> str:
@@ -143,11 +141,11 @@ class Recorder:
         episode = Episode(job, session=own, renderer=self._renderer, engine=self._engine)
         agents = self._config.agent_config
         episode.history.samples_forced_calls = agents is not None and agents.forced_calls == "sample"
-        summary: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        session = _Recorded(episode=episode, own=own, ended=asyncio.Event(), summary=summary)
-        token = self.gateway.add(episode, token)
-        self._sessions[token] = session
-        _start(self._hold(token, session), self._held)
+        token, ended = self.gateway.add(episode, token), asyncio.Event()
+        recording = asyncio.ensure_future(self._record(token, episode, ended))
+        self._running.add(recording)
+        recording.add_done_callback(self._done)
+        self._sessions[token] = _Recorded(episode=episode, own=own, ended=ended, recording=recording)
         return token
 
     async def end(self, token: str, reward: float | None = None, id_: str = "") -> dict[str, Any]:
@@ -162,7 +160,7 @@ class Recorder:
             raise RequestRefused(f"this token has no session `{id_:.80}`")
         session.own.reward = reward
         session.ended.set()
-        return await asyncio.shield(session.summary)
+        return await asyncio.shield(session.recording)
 
     def _open(self, token: str) -> _Recorded:
         """Return an open session."""
@@ -171,39 +169,35 @@ class Recorder:
             raise RequestRefused("no session has this token", code="unknown_token", status=401)
         return session
 
-    async def _hold(self, token: str, session: _Recorded) -> None:
-        """Keep a session open to its end, and record it. The key opens another one then."""
-        episode = session.episode
+    async def _record(self, token: str, episode: Episode, ended: asyncio.Event) -> dict[str, Any]:
+        """Keep a session open to its end, then judge and record it. The key opens another one when it ends."""
         async with episode:
             try:
                 async with asyncio.timeout(episode.job.limits.rollout_timeout):
-                    await session.ended.wait()
+                    await ended.wait()
             except TimeoutError:
                 episode.state.end(StopReason.TIMEOUT)
             self.gateway.remove(token)
-            del self._sessions[token]
-            self._ended[token, episode.job.rollout_id] = session.summary
+            self._ended[token, episode.job.rollout_id] = self._sessions.pop(token).recording
             for oldest in [*self._ended][:-ENDED]:
                 del self._ended[oldest]
             if token == self._key and not self._closing:
                 await self.begin(token)
-            await episode.retries.close()
+            await episode.work.close()
             await episode.finish()
-        _start(self._judge(session), self._judged)
-
-    async def _judge(self, session: _Recorded) -> None:
-        """Judge and record a session that has ended."""
-        episode, environment = session.episode, self._config.environments[self._name]
         try:
+            environment = self._config.environments[self._name]
             outcome = await self._judging.judge(episode.trajectory(), environment, recorded=episode.began)
-            session.summary.set_result(_summary(outcome))  # without the trajectory, which may be large
         except OrlError as exc:
-            session.summary.set_exception(RequestRefused(f"the session cannot be recorded: {exc}", status=500))
-            session.summary.exception()  # read, if nobody waits
             if not self.failed.done():
                 self.failed.set_exception(exc)
-        finally:
-            session.summary.cancel()  # nobody waits for a judgement that was cut off
+            raise RequestRefused(f"the session cannot be recorded: {exc}", status=500) from exc
+        return _summary(outcome)  # without the trajectory, which may be large
+
+    def _done(self, recording: asyncio.Task[dict[str, Any]]) -> None:
+        self._running.discard(recording)
+        if not recording.cancelled():
+            recording.exception()  # read, if nobody waits
 
     async def _post(self, http: web.Request) -> web.Response:
         """Begin a session for who has the key."""
@@ -224,7 +218,7 @@ class Recorder:
     async def _delete(self, http: web.Request) -> web.Response:
         """End a session, with its reward if the body has one. A repeated request gets the same answer."""
         token, id_ = http.match_info["token"], http.query.get("session", "")
-        ended = {name: summary for (of, name), summary in self._ended.items() if of == token}
+        ended = {name: recording for (of, name), recording in self._ended.items() if of == token}
         if id_ in ended or (ended and token not in self._sessions):
             return web.json_response(await asyncio.shield(ended.get(id_) or [*ended.values()][-1]))
         self._open(token)
@@ -232,13 +226,6 @@ class Recorder:
         with boundary(RequestRefused, "reading the body"):
             reward = msgspec.json.decode(body or b"{}", type=_End).reward
         return web.json_response(await self.end(token, reward, id_))
-
-
-def _start(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
-    """Start `work` and keep its task in `tasks` until it ends."""
-    task = asyncio.ensure_future(work)
-    tasks.add(task)
-    task.add_done_callback(tasks.discard)
 
 
 def _summary(outcome: Outcome) -> dict[str, Any]:

@@ -11,19 +11,19 @@ from msgspec import Raw, Struct, field
 from msgspec.json import Decoder
 from orl_core.messages import TextBlock, ToolSpec
 
-from orl_gateway.dialects.client_api import ClientApi, Event, named
-from orl_gateway.dialects.conversation import Conversation, History
-from orl_gateway.dialects.exchange import ModelRequest, Reply, RequestRefused
-from orl_gateway.dialects.openai import tool_spec
-from orl_gateway.dialects.reading import (
-    NO_TOOLS,
+from orl_gateway.dialects.client_api import (
     TOOLS,
+    ClientApi,
+    Event,
     Fields,
     arguments_of,
+    named,
     read_field,
     text_blocks,
-    unsupported,
 )
+from orl_gateway.dialects.conversation import Conversation, History
+from orl_gateway.dialects.exchange import ModelRequest, Reply, RequestRefused, unsupported
+from orl_gateway.dialects.openai import tool_spec
 
 _ENDINGS = {"stop": "end_turn", "calls": "tool_use", "length": "max_tokens", "stop_sequence": "stop_sequence"}
 _KINDS = {401: "authentication_error", 502: "api_error"}
@@ -39,13 +39,10 @@ class _Message(Struct, kw_only=True):
 
 class _Body(Fields, kw_only=True):
     messages: list[Raw]
-    model: str = ""
     max_tokens: int | None = None
     system: Any = ""
-    tools: Raw = NO_TOOLS
     tool_choice: dict[str, Any] = field(default_factory=dict[str, Any])
     stop_sequences: list[str] = field(default_factory=list[str])
-    stream: bool = False
     context_management: dict[str, Any] = field(default_factory=dict[str, Any])
     output_config: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -99,7 +96,7 @@ def _tool(tool: dict[str, Any]) -> ToolSpec:
 
 
 def _add(conversation: Conversation, index: int, part: bytes) -> None:
-    """Read the texts of the system prompt, which are the first part, or a message."""
+    """Read the first part, the texts of the system prompt, or a message."""
     if not index:
         if system := msgspec.json.decode(part, type=list[str]):
             conversation.system([TextBlock(text=text) for text in system])

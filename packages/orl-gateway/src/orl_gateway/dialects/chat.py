@@ -12,19 +12,18 @@ from typing import Any
 from msgspec import Raw, Struct, field
 from msgspec.json import Decoder
 
-from orl_gateway.dialects.client_api import ClientApi, Event, data_of
-from orl_gateway.dialects.conversation import Conversation, History
-from orl_gateway.dialects.exchange import ModelRequest, Reply, RequestRefused
-from orl_gateway.dialects.openai import KEEPALIVE, error, function_tool, tool_choice
-from orl_gateway.dialects.reading import (
-    NO_TOOLS,
+from orl_gateway.dialects.client_api import (
     TOOLS,
-    Fields,
+    ClientApi,
+    Event,
     arguments_of,
+    data_of,
     read_field,
     text_blocks,
-    unsupported,
 )
+from orl_gateway.dialects.conversation import Conversation, History
+from orl_gateway.dialects.exchange import ModelRequest, Reply, RequestRefused, unsupported
+from orl_gateway.dialects.openai import KEEPALIVE, OpenAIFields, error, function_tool
 
 _ENDINGS = {"stop": "stop", "calls": "tool_calls", "length": "length", "stop_sequence": "stop"}
 
@@ -52,24 +51,16 @@ class _Message(Struct, kw_only=True):
     audio: Any = None
 
 
-class _Body(Fields, kw_only=True):
+class _Body(OpenAIFields, kw_only=True):
     messages: list[Raw]
-    model: str = ""
-    tools: Raw = NO_TOOLS
-    tool_choice: Any = "auto"
-    parallel_tool_calls: bool = True
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     stop: str | list[str] = field(default_factory=list[str])
-    stream: bool = False
     stream_options: dict[str, Any] = field(default_factory=dict[str, Any])
     n: int = 1
     logprobs: bool = False
     response_format: dict[str, Any] = field(default_factory=dict[str, Any])
     modalities: list[str] = field(default_factory=list[str])
-
-    def choice(self) -> dict[str, Any]:
-        return tool_choice(self.tool_choice)
 
     def faults(self) -> Iterator[RequestRefused]:
         if self.n != 1:

@@ -1,16 +1,162 @@
-"""One API that clients speak, as the functions of its module, and how the events of a stream are written."""
+"""One API that clients speak, as functions, and what the three share: fields of a body, contents, events.
+
+What cannot be obeyed is refused. Sampling belongs to the trainer: a client's own values are read and give way to the
+trainer's, because a sampled id's logprob must be that of the policy that is trained.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, TypeVar, cast
 
-from msgspec import Struct
+import msgspec
+from msgspec import Raw, Struct, structs
+from msgspec.json import Decoder
+from orl_core.errors import boundary
+from orl_core.messages import TextBlock
 
 from orl_gateway.dialects.conversation import History
-from orl_gateway.dialects.exchange import ModelRequest, Reply, RequestRefused
-from orl_gateway.dialects.reading import Fields, read_body
+from orl_gateway.dialects.exchange import LEAVE_OUT, ModelRequest, Reply, RequestRefused, unsupported
+
+T = TypeVar("T")
+F = TypeVar("F", bound="Fields")
+TOOLS = Decoder(list[dict[str, Any]])
+NO_TOOLS = Raw(b"[]")
+
+TRAINERS_FIELDS = frozenset(
+    (
+        *("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty"),
+        *("repetition_penalty", "reasoning_effort", "reasoning", "thinking", "chat_template_kwargs", "verbosity"),
+        *("enable_thinking", "thinking_budget", "do_sample", "length_penalty"),
+    )
+)
+BOOKKEEPING_FIELDS = frozenset(
+    (
+        *("user", "metadata", "client_metadata", "store", "service_tier", "safety_identifier"),
+        *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "cache_control"),
+        *("skip_special_tokens", "spaces_between_special_tokens"),  # the text of an answer is the parser's
+        "max_tool_calls",  # of tools that a provider runs
+    )
+)
+_NEUTRAL: dict[str, tuple[bytes, ...]] = {  # values of other fields that change nothing, as JSON
+    "logit_bias": (b"{}",),
+    "top_logprobs": (b"0",),
+    "best_of": (b"1",),
+    "functions": (b"[]",),
+    "function_call": (b'"auto"', b'"none"'),  # of `functions`
+    "min_tokens": (b"0",),
+    "stop_token_ids": (b"[]",),
+    "ignore_eos": (b"false",),
+    "echo": (b"false",),
+    "include_reasoning": (b"true",),
+    "separate_reasoning": (b"true",),
+    "return_token_ids": (b"false",),
+    "mcp_servers": (b"[]",),
+    "betas": (b"[]",),
+}
+_REMEDIES = {"functions": "send `tools`", "function_call": "send `tool_choice`"}
+_TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal", "summary_text", "reasoning_text"})
+_IMAGE_PARTS = frozenset({"image", "image_url", "input_image", "computer_screenshot"})
+
+
+class Fields(Struct, kw_only=True):
+    """Fields of a request in one API. One of the type `Raw` is not read: it may hold the whole history."""
+
+    model: str = ""
+    tools: Raw = NO_TOOLS
+    stream: bool = False
+
+    def choice(self) -> dict[str, Any]:
+        """Return what `tool_choice` allows and demands, as fields of ModelRequest."""
+        raise NotImplementedError
+
+    def faults(self) -> Iterator[RequestRefused]:
+        """Yield what cannot be obeyed of the other fields."""
+        raise NotImplementedError
+
+
+def read_body(body: bytes, form: type[F], *, samples: bool) -> F:
+    """Return a request's JSON as `form`. Null is the same as no value.
+
+    Fields of `form`, TRAINERS_FIELDS and BOOKKEEPING_FIELDS are known. What cannot be obeyed is refused at once.
+    `samples` tells that a call which a client demands is sampled like any other.
+    """
+    with boundary(RequestRefused, "reading the request"):
+        tree = msgspec.json.decode(body, type=dict[str, Raw])
+        texts = {name: text for name, text in tree.items() if bytes(text) != b"null"}
+        readers = _readers(form)
+        fields = form(**{name: read_field(name, texts[name], readers[name]) for name in texts.keys() & readers.keys()})
+        unknown = texts.keys() - readers.keys() - TRAINERS_FIELDS - BOOKKEEPING_FIELDS
+        refused = [name for name in sorted(unknown) if not _is_neutral(name, texts[name])]
+        faults = [unsupported(f"the field `{name}`", _REMEDIES.get(name, LEAVE_OUT)) for name in refused]
+        faults += fields.faults()
+        demand = fields.choice().get("demand")
+    if demand is not None and not samples:  # enforced decoding samples from another policy than that which is trained
+        which = f" of `{demand}`" if demand else ""
+        remedy = "send `auto`, or set `agent.forced_calls: sample`"
+        faults.append(unsupported(f"`tool_choice`: a call{which} that the model must make", remedy))
+    if faults:
+        raise RequestRefused("; ".join(map(str, faults)), code="unsupported")
+    return fields
+
+
+def _is_neutral(name: str, value: Raw) -> bool:
+    return name in _NEUTRAL and msgspec.json.encode(msgspec.json.decode(value)) in _NEUTRAL[name]
+
+
+@lru_cache
+def _readers(form: type[Struct]) -> dict[str, Decoder[Any]]:
+    """Return what reads each field of `form`."""
+    return {one.name: Decoder(one.type) for one in structs.fields(form)}
+
+
+def read_field(name: str, text: bytes | Raw, reader: Decoder[T]) -> T:
+    """Return the value of a field, or of a member of it."""
+    try:
+        return reader.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise RequestRefused(f"reading `{name}`: {exc}") from exc
+
+
+def text_blocks(content: object, where: str) -> tuple[TextBlock, ...]:
+    """Return the text of a content: a string, or a list of parts. `where` is named in the refusal."""
+    if content is None:
+        return ()
+    if isinstance(content, str):
+        return (TextBlock(text=content),) if content else ()
+    if not isinstance(content, list):
+        raise RequestRefused(f"{where}: the content is neither a text nor a list of parts")
+    return tuple(TextBlock(text=_text_of(part, where)) for part in cast("list[object]", content))
+
+
+def _text_of(part: object, where: str) -> str:
+    fields = cast("dict[str, Any]", part) if isinstance(part, dict) else {"type": "text", "text": part}
+    kind = fields.get("type", "text")
+    if not isinstance(kind, str):
+        raise RequestRefused(f"{where}: the `type` of a part is {kind!r:.80}, no string")
+    if kind in _IMAGE_PARTS:
+        raise unsupported(f"{where}: an image (`{kind}`)")
+    text = fields.get("refusal" if kind == "refusal" else "text")
+    if kind not in _TEXT_PARTS or not isinstance(text, str):
+        raise unsupported(f"{where}: a part of type `{kind}` that is no text")
+    return text
+
+
+def arguments_of(text: object, name: str) -> dict[str, Any]:
+    """Return the arguments of a call in a request: an object, or its JSON. An empty text is no arguments."""
+    if isinstance(text, dict):
+        return cast("dict[str, Any]", text)
+    if isinstance(text, str):
+        try:
+            tree: object = json.loads(text) if text.strip() else {}
+        except (ValueError, RecursionError) as exc:
+            raise RequestRefused(f"the arguments of the call of `{name}` are no JSON: {exc}") from exc
+        if isinstance(tree, dict):
+            return cast("dict[str, Any]", tree)
+    raise RequestRefused(f"the arguments of the call of `{name}` are no JSON object")
+
 
 Event = Mapping[str, Any]
 
@@ -47,3 +193,17 @@ def data_of(event: Event) -> bytes:
 def named(event: Event) -> bytes:
     """Write an event as a server-sent event that its type names."""
     return f"event: {event['type']}\n".encode() + data_of(event)
+
+
+def models_body(name: str) -> dict[str, Any]:
+    """Return the list of the one model `name`."""
+    model = {
+        "id": name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "orl",
+        "type": "model",
+        "display_name": name,
+        "created_at": "1970-01-01T00:00:00Z",
+    }
+    return {"object": "list", "data": [model], "has_more": False, "first_id": name, "last_id": name}

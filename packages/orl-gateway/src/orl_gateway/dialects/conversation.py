@@ -1,4 +1,4 @@
-"""A conversation in the form of ModelRequest, made message by message, and the memory of those of one episode.
+"""A conversation in the form of ModelRequest, made message by message, and the memory of an episode.
 
 Clients send their whole history with each request. A message that begins like an earlier request is not read again (law
 L5): `History` is a trie of the messages as the client wrote them, and each of its points has what was read up to there.
@@ -12,8 +12,7 @@ from typing import Any
 from msgspec import Raw, structs
 from orl_core.messages import Message, TextBlock, ToolCall
 
-from orl_gateway.dialects.exchange import Link, ModelRequest, Point, Reply, RequestRefused
-from orl_gateway.dialects.reading import unsupported
+from orl_gateway.dialects.exchange import Link, ModelRequest, Point, Reply, RequestRefused, unsupported
 
 REMEMBERED = 1 << 25  # bytes of messages, after which the memory of an episode is cleared
 # What the providers say of calls without a result. Clients look for these words.
@@ -26,7 +25,7 @@ _ONE_RESULT = "Each call must have a single result: send it, or leave the call o
 
 
 class Conversation:
-    """Collects the messages of a request in the form of ModelRequest. `last` is the last one, None if there is none.
+    """Collects the messages of a request in the form of ModelRequest. `last` is the last one, or None.
 
     `sampled` are the ids that the model gave to calls, by those that the client was sent.
 
@@ -60,7 +59,7 @@ class Conversation:
         """Add what the model said. A call is its id, the tool's name and its arguments."""
         ids = tuple(id_ for id_, _, _ in calls)
         for index, id_ in enumerate(ids):
-            if id_ in ids[:index] or self._call(id_):
+            if id_ in ids[:index] or self._knows(id_):
                 raise RequestRefused(f"two calls of the conversation have the id `{id_}`")
         actions = tuple(
             ToolCall(name=name, arguments=arguments, id=self._sampled.get(id_, "")) for id_, name, arguments in calls
@@ -69,12 +68,12 @@ class Conversation:
 
     def result(self, id_: str, blocks: Sequence[TextBlock]) -> None:
         """Add the result of the call `id_`, among the results before it in the order of the calls."""
-        call = self._call(id_)
-        if call is None or self.last is None:
-            raise RequestRefused(f"a tool result answers the call `{id_}`, which the conversation does not have")
-        order, name = call
-        if order not in self.last.waiting:
+        waiting: Mapping[str, tuple[int, str]] = self.last.waiting if self.last else {}
+        if id_ not in waiting and self._knows(id_):
             raise RequestRefused(f"two tool results answer the call `{id_}`. {_ONE_RESULT}")
+        if id_ not in waiting:
+            raise RequestRefused(f"a tool result answers the call `{id_}`, which the conversation does not have")
+        order, name = waiting[id_]
         later: list[Link] = []
         while self.last is not None and self.last.answers > order:
             later.append(self.last)
@@ -86,7 +85,7 @@ class Conversation:
     def messages(self, api: str) -> tuple[Message, ...]:
         """Return the whole conversation; `api` names the client's API."""
         if self.last is not None and self.last.waiting:
-            missing = ", ".join(self.last.waiting.values())
+            missing = ", ".join(self.last.waiting)
             raise RequestRefused(f"{_UNANSWERED[api]}: {missing}. {_ONE_RESULT}")
         if self.last is None or self.last.message.role == "system":
             raise RequestRefused("the conversation has no message that the model could answer")
@@ -94,13 +93,8 @@ class Conversation:
             raise unsupported("a conversation that ends with an assistant message, which the model would continue,")
         return tuple(link.message for link in self.last.back())[::-1]
 
-    def _call(self, id_: str) -> tuple[int, str] | None:
-        """Return the place of a call among all calls, and its tool."""
-        for link in self.last.back() if self.last else ():
-            if id_ in link.call_ids:
-                index = link.call_ids.index(id_)
-                return link.calls - len(link.call_ids) + index, link.message.calls[index].name
-        return None
+    def _knows(self, id_: str) -> bool:
+        return any(id_ in link.call_ids for link in (self.last.back() if self.last else ()))
 
     def _join(self, message: Message, separator: str, call_ids: tuple[str, ...] = ()) -> None:
         """Add a message, to the one before if both have one role."""
@@ -118,14 +112,14 @@ class Conversation:
         self._add(message, call_ids)
 
     def _add(self, message: Message, call_ids: tuple[str, ...] = (), answers: int = -1) -> None:
-        before = self.last.calls if self.last else 0
-        calls = before + len(call_ids)
-        waiting: dict[int, str] = {**self.last.waiting} if self.last else {}
-        waiting.update(enumerate(call_ids, before))
-        waiting.pop(answers, None)
-        self.last = Link(
-            before=self.last, message=message, call_ids=call_ids, calls=calls, answers=answers, waiting=waiting
-        )
+        last = self.last
+        first = last.calls if last else 0
+        numbered = enumerate(zip(call_ids, message.calls, strict=False), first)
+        waiting: dict[str, tuple[int, str]] = {**last.waiting} if last else {}
+        waiting |= {id_: (place, call.name) for place, (id_, call) in numbered}
+        waiting = {id_: call for id_, call in waiting.items() if call[0] != answers}
+        calls = first + len(call_ids)
+        self.last = Link(before=last, message=message, call_ids=call_ids, calls=calls, answers=answers, waiting=waiting)
 
 
 class History:

@@ -34,12 +34,20 @@ class RequestRefused(OrlError):
         self.status = status
 
 
+LEAVE_OUT = "leave it out"
+
+
+def unsupported(what: str, remedy: str = LEAVE_OUT) -> RequestRefused:
+    """Return the refusal of a part of a request that the gateway cannot obey."""
+    return RequestRefused(f"{what} is not supported by this gateway: {remedy}", code="unsupported")
+
+
 class Link(Struct, frozen=True, kw_only=True, eq=False, weakref=True):
     """The last message of a conversation, and the conversation before it. Equal is what is one object.
 
     `call_ids` are the ids of the message's calls. `calls` counts the calls of the conversation. `answers` is the place
-    of the call that the message answers among them, -1 if it answers none. `waiting` are the ids of calls that have no
-    result, by their places.
+    among them of the call that the message answers, -1 if it answers none. `waiting` are the calls without a result by
+    their ids: the place of each, and its tool.
     """
 
     before: Link | None
@@ -47,7 +55,7 @@ class Link(Struct, frozen=True, kw_only=True, eq=False, weakref=True):
     call_ids: tuple[str, ...] = ()
     calls: int = 0
     answers: int = -1
-    waiting: Mapping[int, str] = {}
+    waiting: Mapping[str, tuple[int, str]] = {}
 
     def back(self) -> Iterator[Link]:
         """Yield the links of the conversation, the last one first."""
@@ -130,17 +138,17 @@ class Reply(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def results(self) -> tuple[ToolResult, ...]:
-        """Return the results that the turn has already: those of an action of which nothing can be done."""
+        """Return the results of an action of which nothing can be done."""
         return () if self.calls else tuple(result for _, result in self.refused)
 
     @property
     def message(self) -> Message:
-        """Return the reply as clients send it back, without its reasoning, which some drop."""
+        """Return the reply as clients send it back. Some drop its reasoning: it has none."""
         content = (TextBlock(text=self.text),) if self.text else ()
         return Message(role="assistant", content=content, calls=tuple(sent.call for sent in self.calls))
 
     def meets(self, demand: str | None) -> bool:
-        """Tell whether the reply holds the call that a request demands; see ModelRequest."""
+        """Return whether the reply holds the call that a request demands; see ModelRequest."""
         return demand is None or any(demand in ("", sent.call.name) for sent in self.calls)
 
     @property

@@ -7,14 +7,35 @@ from typing import Any, cast
 from orl_core.errors import boundary
 from orl_core.messages import ToolSpec
 
-from orl_gateway.dialects.exchange import RequestRefused
-from orl_gateway.dialects.reading import unsupported
+from orl_gateway.dialects.client_api import Fields
+from orl_gateway.dialects.exchange import RequestRefused, unsupported
 
 KEEPALIVE = b": keepalive\n\n"
 
 
+class OpenAIFields(Fields, kw_only=True):
+    """Fields of both APIs."""
+
+    tool_choice: Any = "auto"
+    parallel_tool_calls: bool = True
+
+    def choice(self) -> dict[str, Any]:
+        """Read `tool_choice`: a word, a function that must be called, or a list of the tools that may be called."""
+        choice = self.tool_choice
+        fields = cast("dict[str, Any]", choice) if isinstance(choice, dict) else {"type": choice}
+        match fields:
+            case {"type": "auto" | "none" | "required" as word}:
+                return {"allows_calls": word != "none", "demand": "" if word == "required" else None}
+            case {"type": "function", "function": {"name": str(name)}} | {"type": "function", "name": str(name)}:
+                return {"demand": name}
+            case {"type": "allowed_tools"}:
+                return _allowed(fields.get("allowed_tools", fields))
+            case _:
+                raise unsupported(f"`tool_choice`: {choice!r:.80}", "send `auto`")
+
+
 def function_tool(tool: dict[str, Any], function: object) -> ToolSpec:
-    """Return a tool whose name, description and parameters are in `function`.
+    """Return a tool with the name, description and parameters in `function`.
 
     `strict` promises decoding under the schema, which would sample from another policy: it changes nothing here.
     """
@@ -37,20 +58,6 @@ def tool_spec(fields: dict[str, Any], schema: str) -> ToolSpec:
     return ToolSpec(
         name=name, description=str(fields.get("description") or ""), parameters=cast("dict[str, Any]", parameters)
     )
-
-
-def tool_choice(choice: object) -> dict[str, Any]:
-    """Read `tool_choice`: a word, a function that must be called, or a list of the tools that may be called."""
-    fields = cast("dict[str, Any]", choice) if isinstance(choice, dict) else {"type": choice}
-    match fields:
-        case {"type": "auto" | "none" | "required" as word}:
-            return {"allows_calls": word != "none", "demand": "" if word == "required" else None}
-        case {"type": "function", "function": {"name": str(name)}} | {"type": "function", "name": str(name)}:
-            return {"demand": name}
-        case {"type": "allowed_tools"}:
-            return _allowed(fields.get("allowed_tools", fields))
-        case _:
-            raise unsupported(f"`tool_choice`: {choice!r:.80}", "send `auto`")
 
 
 def _allowed(fields: Any) -> dict[str, Any]:

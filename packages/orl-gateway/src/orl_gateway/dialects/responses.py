@@ -12,19 +12,18 @@ from msgspec import Raw, Struct, field, structs
 from msgspec.json import Decoder
 from orl_core.messages import ToolSpec
 
-from orl_gateway.dialects.client_api import ClientApi, Event, named
-from orl_gateway.dialects.conversation import Conversation, History
-from orl_gateway.dialects.exchange import ModelRequest, Reply, RequestRefused
-from orl_gateway.dialects.openai import KEEPALIVE, error, function_tool, tool_choice
-from orl_gateway.dialects.reading import (
-    NO_TOOLS,
+from orl_gateway.dialects.client_api import (
     TOOLS,
-    Fields,
+    ClientApi,
+    Event,
     arguments_of,
+    named,
     read_field,
     text_blocks,
-    unsupported,
 )
+from orl_gateway.dialects.conversation import Conversation, History
+from orl_gateway.dialects.exchange import ModelRequest, Reply, RequestRefused, unsupported
+from orl_gateway.dialects.openai import KEEPALIVE, OpenAIFields, error, function_tool
 
 _BETWEEN = "__"  # of a namespace and a name
 
@@ -34,24 +33,16 @@ class _Text(Struct, kw_only=True):
     verbosity: Any = None
 
 
-class _Body(Fields, kw_only=True):
+class _Body(OpenAIFields, kw_only=True):
     input: str | list[Raw]
     instructions: str = ""
     previous_response_id: str = ""
-    model: str = ""
-    tools: Raw = NO_TOOLS
-    tool_choice: Any = "auto"
-    parallel_tool_calls: bool = True
     max_output_tokens: int | None = None
-    stream: bool = False
     stream_options: Any = None  # they say how deltas are padded
     text: _Text = field(default_factory=_Text)
     include: list[str] = field(default_factory=list[str])
     truncation: str = "disabled"
     background: bool = False
-
-    def choice(self) -> dict[str, Any]:
-        return tool_choice(self.tool_choice)
 
     def faults(self) -> Iterator[RequestRefused]:
         if (kind := (self.text.format or {}).get("type", "text")) != "text":
@@ -84,7 +75,7 @@ def request(fields: _Body, history: History) -> ModelRequest:
 
 
 def _before(history: History, id_: str) -> Sequence[bytes]:
-    """Return the items of an earlier request and of the answer to it, which a client names by the answer's id."""
+    """Return the items of an earlier request and its answer. A client names them by the answer's id."""
     if not id_:
         return ()
     known = history.replies.get(id_.removeprefix("resp_"))
@@ -121,7 +112,7 @@ def _joined(namespace: object, name: str) -> str:
 
 
 def _add(history: History, conversation: Conversation, index: int, part: bytes) -> None:
-    """Read the instructions, which are the first part, or an item of the input; an input of text is one item."""
+    """Read the first part, the instructions, or an item of the input; an input of text is one item."""
     item, where = read_field(f"input[{index - 1}]", part, _TEXT_OR_ITEM), f"input item {index - 1}"
     if not isinstance(item, str):
         referred = item.get("type") == "item_reference"

@@ -30,12 +30,11 @@ from orl_rollout.loop.token_buffer import TokenBuffer
 
 from orl_gateway.dialects.conversation import History
 from orl_gateway.dialects.exchange import ModelRequest, Reply, RequestRefused
-from orl_gateway.episode.allowance import Allowance
-from orl_gateway.episode.replies import reasoning_tokens, reply_to
-from orl_gateway.episode.retries import Retries
+from orl_gateway.episode.replies import reply_to
 from orl_gateway.episode.state import EpisodeState
 from orl_gateway.episode.tool_side import ToolSide
 from orl_gateway.episode.tree import Place, Tree
+from orl_gateway.episode.work import Work
 
 REFUSAL_CHARACTERS = 500  # of a refusal, in an error
 NOT_OBEYED = ("invalid_request", "unsupported")  # refusals that no budget and no ending caused
@@ -45,7 +44,7 @@ class Episode:
     """One episode of `job.task`. `async with` opens and closes the session; `opening` is what the environment says.
 
     `model` is the name that clients see. `stopped` is the trainer's abort flag, read before every request. `tools` is
-    the environment's side. `retries` are the requests under way and answered, `history` is what was read of them. Time
+    the environment's side. `work` are the requests and calls under way, `history` is what was read of them. Time
     is in seconds, budgets are in ids.
 
     Raises:
@@ -66,11 +65,10 @@ class Episode:
         self.model = model
         self.opening = Opening(messages=(), tools=())
         self.tree = Tree(renderer, strips=job.limits.strip_reasoning)
-        self.state = EpisodeState(stopped)
-        self.retries = Retries()
+        self.state = EpisodeState(job.limits, stopped)
+        self.work = Work()
         self.history = History()
-        self._allowance = Allowance(job.limits, self.state)
-        self.tools = ToolSide(session, self.tree, job.limits, self.state, self._allowance)
+        self.tools = ToolSide(session, self.tree, job.limits, self.state, self.work)
         self._engine = engine
         self._requests = 0  # to the engine
         self._started = time.monotonic()
@@ -91,7 +89,7 @@ class Episode:
     async def __aexit__(self, *exc: object) -> None:
         self.state.end(StopReason.ABORTED)  # unless it is over: a request whose body is still read asks nothing more
         try:
-            await self.retries.close()
+            await self.work.close()
         finally:
             await self.tools.close()
 
@@ -103,7 +101,7 @@ class Episode:
                 engine failed; then the episode does not train.
         """
         try:
-            async with self._allowance.turn():
+            async with self.state.turn():
                 with boundary(OrlError, "a bug in orl"):
                     reply = await self._answer(request)
         except RequestRefused as refusal:
@@ -115,12 +113,8 @@ class Episode:
         return reply
 
     async def count(self, request: ModelRequest) -> int:
-        """Return how many ids the model would be shown for `request`.
-
-        Raises:
-            RequestRefused: the episode is over, or the request cannot be shown to the model.
-        """
-        async with self._allowance.time():
+        """Return how many ids the model would be shown for `request`."""
+        async with self.state.time():
             place, observation = await self._observe(request)
             return self.tree.shown(place) + len(observation)
 
@@ -194,7 +188,7 @@ class Episode:
         if shown >= limit:
             raise _too_long(shown, limit)
         most = min(self.job.turn_tokens, request.max_tokens or limit, limit - shown)
-        async with self._allowance.tokens(most) as budget:
+        async with self.state.tokens(most) as budget:
             context = self.tree.take_context(place)
             context.extend(observation)
             turn, whole = await self._sample(place, observation, context, budget)
@@ -208,11 +202,7 @@ class Episode:
                 self.tree.commit(place, turn, None, context)
 
     async def _observe(self, request: ModelRequest) -> tuple[Place, tuple[int, ...]]:
-        """Return where the request continues and the ids of what is new, rendered on a thread if that is long.
-
-        Raises:
-            RequestRefused: it is far too long, or the chat template cannot express it.
-        """
+        """Return where the request continues and the ids of what is new, rendered on a thread if that is long."""
         place, limit = self.tree.place(request), self.job.limits.context_tokens
         try:
             if place.node is None or self.tree.size(place) > INLINE_CHARACTERS:
@@ -236,14 +226,14 @@ class Episode:
                 self.state.end(StopReason.ABORTED)
                 self.state.check()
         finally:
-            self._allowance.sampled += sum(len(each.token_ids) for each in generations)
+            self.state.sampled += sum(len(each.token_ids) for each in generations)
             turn = Turn(observation=observation, generations=tuple(generations), action=Action())
             if end == "aborted" and turn.action_ids:
                 self.tree.commit(place, turn, None, context)
         return turn, end == "whole"
 
     def _sampler(self) -> ActionSampler:
-        """Return the sampler of one action, which begins now: its requests share one deadline."""
+        """Return the sampler of an action that begins now: its requests share one deadline."""
         limit = time.monotonic() + self.job.limits.turn_timeout
 
         async def ends() -> bool:
@@ -272,7 +262,7 @@ class Episode:
             prompt_tokens=len(context) - len(turn.action_ids),
             cached_tokens=min(turn.generations[0].cached_tokens, len(context) - len(turn.action_ids)),
             sampled_tokens=len(turn.action_ids),
-            reasoning_tokens=reasoning_tokens(spans),
+            reasoning_tokens=sum(span.end - span.start for span in spans if span.part == "reasoning"),
             created=int(time.time()),
         )
         most = self.tree.renderer.certificate.calls_per_action

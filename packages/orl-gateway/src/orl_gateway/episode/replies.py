@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 
 from msgspec import structs
-from orl_core.messages import Action, FailureKind, ParseFailure, Span, ToolCall, ToolResult
+from orl_core.messages import Action, FailureKind, ParseFailure, ToolCall, ToolResult
 from orl_rollout.loop.own_results import refused
 
 from orl_gateway.dialects.exchange import ModelRequest, Reply, SentCall
@@ -39,11 +39,6 @@ def reply_to(request: ModelRequest, action: Action, counted: Reply, *, cut: bool
         stop_sequence=stop,
         refused=tuple(failures[:room] if sent else failures),
     )
-
-
-def reasoning_tokens(spans: Sequence[Span]) -> int:
-    """Return how many ids of an action are reasoning."""
-    return sum(span.end - span.start for span in spans if span.part == "reasoning")
 
 
 def _share_out(

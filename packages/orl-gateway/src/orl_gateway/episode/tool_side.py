@@ -23,26 +23,22 @@ from orl_rollout.loop.own_results import keep_unusable, refused
 from orl_rollout.loop.session import Opening, Session
 from orl_rollout.loop.tool_check import Toolbox
 
-from orl_gateway.episode.allowance import Allowance
-from orl_gateway.episode.matching import canonical
-from orl_gateway.episode.retries import until_closed
 from orl_gateway.episode.state import EpisodeState
-from orl_gateway.episode.tree import Node, Tree
+from orl_gateway.episode.tree import Node, Tree, canonical
+from orl_gateway.episode.work import Work
 
 
 class ToolSide:
     """The session of one episode."""
 
-    def __init__(self, session: Session, tree: Tree, limits: Limits, state: EpisodeState, allowance: Allowance) -> None:
+    def __init__(self, session: Session, tree: Tree, limits: Limits, state: EpisodeState, work: Work) -> None:
         self._session = session
         self._tree = tree
         self._limits = limits
         self._state = state
-        self._allowance = allowance
+        self._work = work
         self._one_by_one = asyncio.Lock()
-        self._answered: dict[int, int] = {}  # calls of each turn that have a result
         self._early: list[ToolResult] = []  # of calls before the first turn
-        self._under_way: set[asyncio.Task[ToolResult]] = set()
 
     async def open(self, task: Task) -> Opening:
         """Open the session."""
@@ -52,9 +48,7 @@ class ToolSide:
         return opening
 
     async def close(self) -> None:
-        """End the calls under way and close the session in bounded time; its complaints change nothing."""
-        for task in self._under_way:
-            task.cancel()
+        """Close the session in bounded time; its complaints change nothing."""
         try:
             async with within(CLOSE_SECONDS, SessionError, "closing the session"):
                 await self._session.close()
@@ -67,14 +61,8 @@ class ToolSide:
         The whole result is kept with the turn that made the call. One with an image is not cut. What the tool's schema
         refuses is answered without the environment. A call continues if the agent has stopped waiting for it: its
         result and reward are kept.
-
-        Raises:
-            RequestRefused: the episode is over, or the environment failed.
         """
-        task = asyncio.ensure_future(until_closed(partial(self._call, call)))
-        self._under_way.add(task)
-        task.add_done_callback(self._done)
-        result = await asyncio.shield(task)
+        result = await asyncio.shield(self._work.start(partial(self._call, call)))
         if not all(isinstance(block, TextBlock) for block in result.content):
             return result
         text, budget = text_of(result.content), self._limits.tool_result_tokens
@@ -85,13 +73,8 @@ class ToolSide:
             shown = await asyncio.to_thread(self._tree.renderer.cut, text, budget)
         return structs.replace(result, content=(TextBlock(text=shown),))
 
-    def _done(self, task: asyncio.Task[ToolResult]) -> None:
-        self._under_way.discard(task)
-        if not task.cancelled():
-            task.exception()  # read, also if nobody waits any more: the state has the fault
-
     async def _call(self, call: ToolCall) -> ToolResult:
-        async with self._allowance.time():
+        async with self._state.time():
             (checked,) = await self._tools.check_all([call], None)
             if isinstance(checked, ParseFailure):
                 return self._keep(call, refused(checked))
@@ -103,7 +86,7 @@ class ToolSide:
 
     async def answer(self, text: str) -> None:
         """Give the environment the agent's last text, if it takes one as the answer."""
-        async with self._allowance.time():
+        async with self._state.time():
             await self._ask(ToolCall(name="answer"), "answering", self._session.answer(text))
 
     def settle(self) -> None:
@@ -137,7 +120,6 @@ class ToolSide:
             self._early.append(result)
             return result
         node = next((node for node in reversed(nodes) if self._made(node, call)), nodes[-1])
-        self._answered[node.index] = self._answered.get(node.index, 0) + 1
         node.turn = structs.replace(node.turn, results=(*node.turn.results, result))
         return result
 
@@ -145,4 +127,4 @@ class ToolSide:
         """Return whether the turn made this call and has results for fewer than it made. Agents may prefix names."""
         calls = [sent.call for sent in node.reply.calls]
         same = (one for one in calls if canonical(one.arguments) == canonical(call.arguments))
-        return self._answered.get(node.index, 0) < len(calls) and any(one.name.endswith(call.name) for one in same)
+        return len(node.turn.results) < len(calls) and any(one.name.endswith(call.name) for one in same)

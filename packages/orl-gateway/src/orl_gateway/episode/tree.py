@@ -1,16 +1,23 @@
 """The tree of turns of one episode: where a request continues, what is new in it, and what was sampled there.
 
 A node holds only what its turn adds: observation, action, logprobs. A request is matched against what the gateway sent
-by a chain of hashes (`matching`). On a match the sampled ids are kept, and `Renderer.extend` renders only what is new
-(laws L1, L5). What does not match begins a conversation of its own through `Renderer.open`. The tree knows no
-engine, no session and no budgets.
+by a chain of hashes, a link for each message, so that it is found without rendering it. Texts of the assistant count
+without the white space around them, arguments as canonical JSON; reasoning and ids do not count: clients drop or
+rewrite them. On a match the sampled ids are kept, and `Renderer.extend` renders only what is new (laws L1, L5). What
+does not match begins a conversation of its own through `Renderer.open`. The tree knows no engine, session or budgets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from hashlib import blake2b
+from typing import Any
 from weakref import WeakKeyDictionary
 
+import msgspec
 from msgspec import Struct, structs
 from orl_core.errors import RenderError, boundary
 from orl_core.messages import Message, Role, ToolSpec
@@ -19,7 +26,9 @@ from orl_core.trajectory import ROOT, Turn
 from orl_rollout.loop.token_buffer import TokenBuffer
 
 from orl_gateway.dialects.exchange import Link, ModelRequest, Reply
-from orl_gateway.episode.matching import next_key, root_key
+
+_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
+_DIGIT = re.compile("[0-9]")
 
 
 class Place(Struct, frozen=True, kw_only=True):
@@ -147,27 +156,19 @@ class Tree:
 
         If the chat template cannot continue the node, that is a conversation of its own.
         """
-        last = self._rendered
+        last, ids = self._rendered, None
         if last is not None and _same_place(last[0], place):
             return last[1:]
+        now = place
         with boundary(RenderError, "rendering"):
-            now, ids = self._extended(place) or self._opened(place)
+            if (node := place.node) is not None:
+                with suppress(RenderError):
+                    ids = self.renderer.extend(node.turn.action_ids, place.messages, calls_before=node.results)
+            if ids is None:
+                now = structs.replace(place, node=None, messages=place.request.messages)
+                ids = self.renderer.open(now.messages, now.request.tools)
         self._rendered = place, now, ids
         return now, ids
-
-    def _extended(self, place: Place) -> tuple[Place, tuple[int, ...]] | None:
-        if place.node is None:
-            return None
-        try:
-            ids = self.renderer.extend(place.node.turn.action_ids, place.messages, calls_before=place.node.results)
-        except RenderError:
-            return None
-        return place, ids
-
-    def _opened(self, place: Place) -> tuple[Place, tuple[int, ...]]:
-        if place.node is not None:
-            place = structs.replace(place, node=None, messages=place.request.messages)
-        return place, self.renderer.open(place.messages, place.request.tools)
 
     def too_long(self, place: Place, budget: int) -> bool:
         """Return whether the new messages are far over a budget of ids, before they are tokenized."""
@@ -263,3 +264,44 @@ def _with_refused(node: Node, new: tuple[Message, ...]) -> tuple[Message, ...]:
         results.insert(position, Message(role="tool", name=result.name, content=result.content))
     answers = zip(results, node.turn.action.calls, strict=False)
     return (*(structs.replace(result, id=call.id) for result, call in answers), *others)
+
+
+def root_key(tools: Sequence[ToolSpec]) -> bytes:
+    """Return the beginning of every conversation with these tools."""
+    return _hash(b"", *(json.dumps(msgspec.to_builtins(tool), sort_keys=True) for tool in tools))
+
+
+def next_key(key: bytes, message: Message) -> bytes:
+    """Return the key of the conversation `key` with one more message."""
+    if message.role == "assistant":
+        calls = (part for call in message.calls for part in (call.name, canonical(call.arguments)))
+        return _hash(key, "assistant", message.text.strip(), *calls)
+    return _hash(key, message.role, message.name, message.text)
+
+
+def canonical(arguments: Mapping[str, Any]) -> str:
+    """Return arguments as JSON that is the same for all writers: keys in order, every number as a double.
+
+    Some clients know no other numbers: a large integer comes back rounded.
+    """
+    try:
+        text = msgspec.json.encode(arguments, order="sorted").decode()
+    except (OverflowError, ValueError):  # an integer of more than 64 bits, or a lone surrogate
+        text = json.dumps(arguments, sort_keys=True)
+    if _DIGIT.search(_STRING.sub("", text)) is None:
+        return text
+    return json.dumps(json.loads(text, parse_int=_number, parse_float=_number))
+
+
+def _number(text: str) -> float:
+    return float(text) + 0.0  # -0.0 becomes 0.0
+
+
+def _hash(before: bytes, *parts: str) -> bytes:
+    """Hash `parts`, each with its length, so that no two lists of parts look alike."""
+    chain = blake2b(before, digest_size=16)
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass")
+        chain.update(b"%d:" % len(data))
+        chain.update(data)
+    return chain.digest()

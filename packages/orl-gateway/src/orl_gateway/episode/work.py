@@ -1,7 +1,7 @@
-"""Repeated requests: a client that got no answer asks again, and must get the same answer, not a second sample.
+"""What an episode does for its clients: its tasks outlive them, and a repeated request gets the same answer.
 
-An equal request joins or replays the first one if the client says that it is a retry, or if nobody got the
-first one's answer. Else it is a second sample. The module knows no HTTP.
+A client that got no answer asks again, and must not get a second sample. An equal request joins or replays the first
+one if the client says that it is a retry, or if nobody got the first one's answer. The module knows no HTTP.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct, structs
+from orl_rollout.loop.loop import CLOSE_SECONDS
 
 from orl_gateway.dialects.exchange import ModelRequest, Point, Reply, RequestRefused
 
@@ -27,12 +28,19 @@ class _Pending(Struct):
     delivered: bool = False
 
 
-class Retries:
-    """The requests of one episode. The tasks belong to it: an answer outlives its client."""
+class Work:
+    """The requests and calls of one episode."""
 
     def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._requests: dict[tuple[Point | None, bytes], _Pending] = {}  # by the conversation, and the other fields
-        self._tasks: set[asyncio.Task[Reply]] = set()
+
+    def start(self, ask: Callable[[], Awaitable[T]]) -> asyncio.Task[T]:
+        """Start what a client asks for. Only the end of the episode cancels it: clients that still wait are refused."""
+        task = asyncio.ensure_future(_until_closed(ask))
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
 
     @asynccontextmanager
     async def answer(
@@ -46,9 +54,7 @@ class Retries:
         key = request.point, msgspec.json.encode(others, order="deterministic")
         pending = self._requests.get(key)
         if pending is None or not (retried or (not pending.waiting and not pending.delivered)) or _failed(pending.task):
-            pending = self._requests[key] = _Pending(asyncio.ensure_future(until_closed(ask)))
-            self._tasks.add(pending.task)
-            pending.task.add_done_callback(self._done)
+            pending = self._requests[key] = _Pending(self.start(ask))
         pending.waiting += 1
         answer = asyncio.shield(pending.task)
         try:
@@ -60,29 +66,29 @@ class Retries:
                 _look_at(answer)
 
     async def close(self) -> None:
-        """Cancel what is still asked for, and wait for its end."""
+        """Cancel what is under way, and wait for its end in bounded time."""
         tasks = [*self._tasks]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
 
-    def _done(self, task: asyncio.Task[Reply]) -> None:
+    def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         _look_at(task)
 
 
-def _look_at(answer: asyncio.Future[Reply]) -> None:
+def _look_at(answer: asyncio.Future[Any]) -> None:
     """Read the exception of an answer whose client may be gone: asyncio logs one that nobody reads."""
     if not answer.cancelled():
         answer.exception()
 
 
-async def until_closed(ask: Callable[[], Awaitable[T]]) -> T:
-    """Return what is asked for; the episode's end alone cancels it, and clients that still wait are refused."""
+async def _until_closed(ask: Callable[[], Awaitable[T]]) -> T:
     try:
         return await ask()
     except asyncio.CancelledError as exc:
-        raise RequestRefused("the episode is over: end", code="episode_over") from exc
+        raise RequestRefused("the episode is over; stop", code="episode_over") from exc
 
 
 def _failed(task: asyncio.Task[Reply]) -> bool:
