@@ -93,6 +93,12 @@ BROKEN = {
         "$",
         "needs `reward_mode: add`",
     ),
+    "turn advantages of a maximum": (
+        "    reward_reduction: sum\n    max_turns: 20\n",
+        "    reward_reduction: max\nturn_advantages: true\n",
+        "$",
+        "needs `reward_reduction: sum`",
+    ),
     "turn advantages of an agent": (
         "thinking: false",
         "turn_advantages: true\nagent: a:b",
@@ -208,15 +214,14 @@ def test_a_broken_override_is_refused(cookbook: Path, override: str):
         load_config(cookbook, [override])
 
 
-def test_a_broken_value_in_an_override_names_its_path(cookbook: Path):
+def test_mistakes_of_the_file_are_not_blamed_on_the_command_line(cookbook: Path):
     with pytest.raises(ConfigError, match=r"^command line: .*\$\.trainer\.lr"):
         load_config(cookbook, ["trainer.lr=fast"])
-
-
-def test_mistakes_of_the_file_are_not_blamed_on_the_command_line(cookbook: Path):
     cookbook.write_text(COOKBOOK.replace("max_turns: 20", "max_turns: 0"), encoding="utf-8")
     with pytest.raises(ConfigError, match=r"^(?!command line).*max_turns"):
         load_config(cookbook, ["trainer.lr=1e-5"])
+    with pytest.raises(ConfigError, match=r"^command line: (?!.*max_turns).*lr"):
+        load_config(cookbook, ["trainer.lr=fast"])
 
 
 def test_public_holds_no_secret(cookbook: Path):
@@ -285,12 +290,6 @@ def test_an_address_with_a_login_is_refused_and_not_shown(tree: dict[str, Any]):
     with pytest.raises(ConfigError) as caught:
         decode_config(tree, "tree")
     assert "hush" not in str(caught.value)
-
-
-def test_turn_advantages_need_a_sum_of_turn_rewards():
-    tree = {"environments": {"A/B": {"reward_reduction": "max"}}, "turn_advantages": True}
-    with pytest.raises(ConfigError, match="`reward_reduction: sum`"):
-        decode_config(tree, "test")
 
 
 def test_section_of_an_adapter_is_kept_and_decoded_by_it():

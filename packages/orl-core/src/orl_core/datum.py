@@ -93,7 +93,7 @@ def _history(turns: Sequence[Turn], parents: Sequence[int], index: int) -> list[
 
 
 def _datum(trajectory: Trajectory, history: Sequence[int], turns: Sequence[Turn], reward: float) -> Datum:
-    """Return the datum of `turns`, each of which was shown all that came since the first of them."""
+    """Return the datum of `turns`. Each was shown all that came since the first."""
     response: list[int] = []  # (R,), and so are the next three
     sampled: list[int] = []
     mask: list[int] = []

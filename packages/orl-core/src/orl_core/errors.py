@@ -98,10 +98,8 @@ def boundary(error: type[OrlError], what: str) -> Generator[None]:
         yield
     except OrlError:
         raise
-    except Exception as exc:  # the one broad except of the repository
-        raise error(_message(what, exc)) from exc
-    except BaseException as exc:
-        if type(exc).__module__ != _PYO3:
+    except BaseException as exc:  # the one broad except of the repository
+        if not isinstance(exc, Exception) and type(exc).__module__ != _PYO3:
             raise
         raise error(_message(what, exc)) from exc
 

@@ -35,7 +35,7 @@ class TrainOn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def every_part(self) -> bool:
-        """Tell whether all parts of an action train, so that they need not be told apart."""
+        """Return whether all parts of an action train, so that they need not be told apart."""
         return self.text and self.calls and self.reasoning
 
 

@@ -15,7 +15,7 @@ DECIMAL_BITS = 1 << 13  # of a number that is written in decimal digits: Python 
 
 
 def clean(text: str) -> str:
-    """Return `text` as valid Unicode: a lone surrogate, which neither JSON nor a tokenizer can hold, becomes U+FFFD."""
+    """Return `text` as valid Unicode: a lone surrogate becomes U+FFFD."""
     try:
         text.encode()  # ten times as fast as looking for surrogates
     except UnicodeEncodeError:
@@ -53,11 +53,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def check_system_prompt(template: str) -> None:
-    """Refuse a `system_prompt_template` that `str.format(tools=...)` would not accept. `{{` and `}}` are braces.
-
-    Raises:
-        ValueError: a brace is neither doubled nor that of `{tools}`, or there is no `{tools}`.
-    """
+    """Refuse a `system_prompt_template` that `str.format(tools=...)` would not accept. `{{` and `}}` are braces."""
     rest = re.sub(r"\{\{|\}\}|\{tools\}", lambda part: "-" * len(part[0]), template)
     if brace := re.search("[{}]", rest):
         begin = template.rfind("\n", 0, brace.start()) + 1

@@ -139,7 +139,7 @@ class Turn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def failed(self) -> bool:
-        """Tell whether the turn made calls and all of them were refused."""
+        """Return whether the turn made calls and all of them were refused."""
         return bool(self.results) and all(result.failure for result in self.results)
 
     @property
@@ -183,7 +183,7 @@ class Trajectory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def trainable(self) -> bool:
-        """Tell whether the trainer may learn from it."""
+        """Return whether the trainer may learn from it."""
         ended = self.stop_reason in _TRAINING or (
             self.stop_reason is StopReason.TIMEOUT and self.job.limits.train_timeouts
         )
@@ -195,7 +195,7 @@ class Trajectory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def ending(self) -> str:
-        """Return the name of how it ended: that of the detail, or that of the reason alone."""
+        """Return the name of its ending: the detail's, or else the reason's."""
         return (self.stop_detail or self.stop_reason).value
 
     @property

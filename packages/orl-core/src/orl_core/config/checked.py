@@ -9,7 +9,7 @@ from msgspec import Struct, structs
 
 
 class Checked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A Struct whose fields have the types and bounds that they state, and fit each other.
+    """Check the types and bounds of all fields, and how they fit each other.
 
     Raises:
         ValueError: a value is of another type or out of bounds, or two do not fit. The message names each field.

@@ -1,4 +1,4 @@
-"""Schema of the configuration: every key with its type, default and description, which are written nowhere else.
+"""Define every key of the configuration: its type, default and description. They are written nowhere else.
 
 It is the OpenReward cookbook's `train_config.yaml` with our additions. docs/configuration.md, configs/schema.json and
 the help of the command line are made of it. Types and bounds are checked where a configuration is decoded, which is the
@@ -262,10 +262,10 @@ class RunConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return "`thinking: strip`" if self.thinking == "strip" else ""
 
     def environment(self, name: str) -> EnvironmentConfig:
-        """Return the settings of the environment `name`; for a plain row, those of one turn.
+        """Return the settings of the environment `name`; a plain row has one turn.
 
         Raises:
-            ConfigError: there is none of that name.
+            ConfigError: no environment has that name.
         """
         if name == PLAIN:
             return EnvironmentConfig(max_turns=1)

@@ -67,11 +67,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def override(tree: dict[str, Any], text: str) -> None:
-    """Apply `dotted.path=value` (the value in YAML) to `tree`.
-
-    Raises:
-        ConfigError: no `=`, a value that is not YAML, or a path through something that is not a mapping.
-    """
+    """Apply `dotted.path=value` (the value in YAML) to `tree`."""
     path, equals, value = text.partition("=")
     if not equals or not all(path.split(".")):
         raise ConfigError(f"override {f'`{path}`' if equals else 'without `=`'}: expected path.to.key=value")
@@ -79,11 +75,7 @@ def override(tree: dict[str, Any], text: str) -> None:
 
 
 def assign(tree: dict[str, Any], path: str, value: object) -> None:
-    """Set the value at the dotted `path` of `tree`, making mappings on the way.
-
-    Raises:
-        ConfigError: the path goes through something that is not a mapping.
-    """
+    """Set the value at the dotted `path` of `tree`, making mappings on the way."""
     *parents, last = path.split(".")
     node = tree
     for depth, key in enumerate(parents):
@@ -95,11 +87,7 @@ def assign(tree: dict[str, Any], path: str, value: object) -> None:
 
 
 def read_template(tree: dict[str, Any], source: str) -> None:
-    """Put the text of the file that `chat_template` names in its place, so that it travels with the configuration.
-
-    Raises:
-        ConfigError: the file cannot be read, or is no template.
-    """
+    """Put the text of the file that `chat_template` names in its place, so that it travels with the configuration."""
     named = tree.get("chat_template")
     if not isinstance(named, str) or is_template(named):
         return
@@ -125,7 +113,7 @@ _QUOTED = re.compile(r"""(['"]).*\1""", re.DOTALL)  # a word of the file, such a
 
 
 def _why(exc: Exception) -> str:
-    """Say what is wrong and where, without the file's own words, which may be secrets."""
+    """Return what is wrong and where. Words of the file may be secrets: none is in it."""
     if isinstance(exc, yaml.MarkedYAMLError):
         mark = exc.problem_mark or exc.context_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""

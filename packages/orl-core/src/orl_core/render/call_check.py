@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, structs
 
-from orl_core.errors import RenderError, boundary
+from orl_core.errors import RenderError
 from orl_core.messages import Action, Message, TextBlock, ToolCall, ToolSpec
 from orl_core.render.calls import opens
 from orl_core.render.certify import Check
@@ -21,7 +21,6 @@ from orl_core.render.conversation import Dialect, for_template
 from orl_core.render.dummy import HELLO, KINDS
 from orl_core.text import leaves_in
 from orl_core.tools import TOOL_FORMATS, ToolFormat, delimiters, parse, thinking
-from orl_core.tools.format import for_chat_template
 from orl_core.tools.typed import schema_of
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ CASES = (
 
 
 def tools_of(case: Case) -> list[ToolSpec]:
-    """Return tools whose schemas state the types of the case's arguments."""
+    """Return tools with schemas of the case's arguments."""
     return [ToolSpec(name=call.name, description="Look.", parameters=schema_of(call.arguments)) for call in case.calls]
 
 
@@ -108,7 +107,7 @@ class CallCheck:
         return min(choices, key=lambda choice: len(self._misread(tool_format, choice)))
 
     def detect_format(self) -> ToolFormat:
-        """Return the format whose parser reads back everything that the template writes."""
+        """Return the first format that reads back all that the template writes."""
         near = ""
         for tool_format in TOOL_FORMATS:
             misread = self._misread(tool_format, self.dialect(tool_format))
@@ -152,11 +151,7 @@ class CallCheck:
         return Check(check="parse after render", passed=passed, detail=detail)
 
     def write(self, case: Case, dialect: Dialect) -> Rendering:
-        """Return the case as the template writes it.
-
-        Raises:
-            RenderError: the template cannot express it.
-        """
+        """Return the case as the template writes it; refuse one that it cannot express."""
         rendering = self._rendered(case, dialect, tools=self._plans.shown)
         if isinstance(rendering, str):
             raise RenderError(f"the chat template cannot express the action {case.text!r} {[*case.calls]}: {rendering}")
@@ -190,20 +185,19 @@ class CallCheck:
         key = case.name, dialect
         if key not in self._known:
             shown = self._plans.shown
-            tried = [self._rendered(case, dialect, tools=shown)]
-            if isinstance(tried[0], str):
-                tried.append(self._rendered(case, dialect, tools=not shown))
-            self._known[key] = next((rendering for rendering in tried if isinstance(rendering, Rendering)), tried[0])
+            rendering = self._rendered(case, dialect, tools=shown)
+            if isinstance(rendering, str) and isinstance(
+                other := self._rendered(case, dialect, tools=not shown), Rendering
+            ):
+                rendering = other
+            self._known[key] = rendering
         return self._known[key]
 
     def _rendered(self, case: Case, dialect: Dialect, *, tools: bool) -> Rendering | str:
-        specs = for_chat_template(tools_of(case)) if tools else None
+        shown = tools_of(case) if tools else ()
         messages, guarded = self._messages(case, dialect)
-        apply = self._plans.tokenizer.apply_chat_template
         try:
-            with boundary(RenderError, "applying the chat template to a tool call"):
-                whole = apply(messages, tools=specs, add_generation_prompt=False)
-                prompt = apply(HELLO, tools=specs, add_generation_prompt=True)
+            whole, prompt = self._plans.apply(messages, shown, prompt=False), self._plans.apply(HELLO, shown)
         except RenderError as exc:
             return str(exc)
         rendering = self._behind(whole, prompt)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from orl_core.errors import RenderError, boundary
+from orl_core.errors import RenderError
 from orl_core.messages import Action, Span
-from orl_core.render.dummy import DUMMY_TOOL, HELLO
+from orl_core.render.dummy import HELLO
 from orl_core.tools import Mark, Marked, ToolFormat, thinking, wire_format
-from orl_core.tools.format import for_chat_template
 from orl_core.tools.scan import spellings
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ class Places:
         self._character = self._id = 0  # where the next search begins
 
     def place(self, character: int) -> int:
-        """Return how many ids say the first `character` characters, the id that says the last of them whole.
+        """Return the number of ids that cover the first `character` characters.
 
         `character` must not be smaller than it was the last time.
         """
@@ -120,7 +119,7 @@ class _Piece(NamedTuple):
 
 
 def _in_ids(spans: Sequence[Span], text: str, pieces: Sequence[_Piece]) -> tuple[Span, ...]:
-    """Return `spans` in ids. An id whose text lies in two parts belongs to the first of them.
+    """Return `spans` in ids. An id with text of two parts belongs to the first.
 
     White space between a part and the next one, or the end, is added to it.
     """
@@ -140,11 +139,8 @@ def _place(character: int, pieces: Sequence[_Piece]) -> int:
 
 def reasoning_opened(plans: Plans, roles: Sequence[Role], tool_format: ToolFormat) -> dict[Role, bool]:
     """Return whether the prompt after the first message (`user`) and after messages of these roles opens reasoning."""
-    with boundary(RenderError, "applying the chat template"):
-        tools = for_chat_template([DUMMY_TOOL]) if plans.shown else None
-        first = plans.tokenizer.apply_chat_template(HELLO, tools=tools, add_generation_prompt=True)
     opened: dict[Role, bool] = {role: opens(plans.tail((role,)), tool_format) for role in roles}
-    at_first = opens(first, tool_format)
+    at_first = opens(plans.apply(HELLO, plans.tools), tool_format)
     if opened.setdefault("user", at_first) != at_first:
         raise RenderError(f"the prompt opens reasoning after some user messages only: first {at_first}, later not so")
     return opened

@@ -95,7 +95,7 @@ class Certificate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     @property
     def passed(self) -> bool:
-        """Tell whether the soft checks passed too; the hard ones have, or there would be no certificate."""
+        """Return whether the soft checks passed too; the hard ones have, or there would be no certificate."""
         return all(check.passed for check in self.checks)
 
 
@@ -213,7 +213,7 @@ def _notes_on(plans: Plans, limits: TemplateLimits) -> list[str]:
 
 
 def _closed(plans: Plans, extent: Extent) -> None:
-    """Check 10: one closing precedes each role, the same after one call and after several."""
+    """Make check 10: one closing precedes each role, whatever the number of calls."""
     result: Roles = ("tool",)
     shapes: list[Roles] = [(role,) for role in extent.closing]
     shapes += [result * number for number in range(2, 1 + (extent.calls_per_action or 3))]
@@ -228,7 +228,7 @@ def _closed(plans: Plans, extent: Extent) -> None:
 
 
 def _spliced(plans: Plans, role: Role, dialect: Dialect) -> None:
-    """Check 4: the plan's ids are those of the joint encoding of the same text."""
+    """Make check 4: a plan's ids equal the joint encoding of its text."""
     roles: Roles = (role,)
     calls = plans.call_ids([""], ["look"], dialect)
     for plan in (plans.plan(roles), *([plans.plan(roles, 1)] if plans.counting else [])):
@@ -245,7 +245,7 @@ def benign(controls: Controls) -> list[str]:
 
 
 def _adversarial(plans: Plans, role: Role) -> None:
-    """Check 12: no content, no name and no call id changes the control ids of a plan."""
+    """Make check 12: no content, name or call id changes a plan's control ids."""
     roles: Roles = (role,)
     plan, ids = plans.plan(roles), plans.controls.id_set
     blank = [token for token in plan.ids(plans.tokenizer, plans.values(roles, "x", "x", "x")) if token in ids]

@@ -101,5 +101,5 @@ def tool_dict(content: str, *, name: str, call: str) -> dict[str, Any]:
 
 
 def call_id(number: int) -> str:
-    """Return the plain id of call `number` of a conversation: nine letters and digits, which every template accepts."""
+    """Return the plain id of call `number`: nine letters and digits. Every template accepts it."""
     return f"c{number:08d}"

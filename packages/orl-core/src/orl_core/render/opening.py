@@ -63,7 +63,7 @@ class OpeningRenderer:
         return self._controls.encode(text, guard)
 
     def length(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> int:
-        """Return how many characters from outside the opening has, and those of its settings."""
+        """Return the number of characters from outside and from settings."""
         return sum(map(len, self._outside(messages, tools)))
 
     def text(self, messages: Sequence[Message], tools: Sequence[ToolSpec], change: Callable[[str], str]) -> str:

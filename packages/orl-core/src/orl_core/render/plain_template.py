@@ -54,7 +54,7 @@ def _printed(tokenizer: Tokenizer, role: str, form: Form, *, tools: bool) -> str
 
 
 class ResultsAsUser:
-    """A tokenizer whose chat template prints results as user messages.
+    """Wrap a tokenizer: its chat template prints results as user messages.
 
     The results of an action are one message, and a user message after them is the end of it: many templates demand that
     roles alternate.

@@ -374,7 +374,15 @@ class Plans:
     def _render(
         self, roles: Roles, form: Form, tools: Sequence[ToolSpec], *, before: Dicts = (), contents: Sequence[str] = ()
     ) -> str:
-        messages = [*(before or HELLO), *dummy(roles, form, contents)]
+        return self.apply([*(before or HELLO), *dummy(roles, form, contents)], tools)
+
+    def apply(self, messages: Dicts, tools: Sequence[ToolSpec] = (), *, prompt: bool = True) -> str:
+        """Return what the template prints, with the generation prompt or without."""
         shown = for_chat_template(tools) or None
         with boundary(RenderError, "applying the chat template"):
-            return self.tokenizer.apply_chat_template(messages, tools=shown, add_generation_prompt=True)
+            return self.tokenizer.apply_chat_template(messages, tools=shown, add_generation_prompt=prompt)
+
+    @property
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """Return the tools of dummy conversations, if the template is given any."""
+        return (DUMMY_TOOL,) if self.shown else ()

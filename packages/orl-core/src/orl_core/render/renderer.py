@@ -100,12 +100,12 @@ class Renderer:
 
     @property
     def strips(self) -> bool:
-        """Tell whether reasoning can be cut out by `hide`: the two tags that delimit it must be control ids."""
+        """Return whether reasoning can be cut out by `hide`: the two tags that delimit it must be control ids."""
         return self._controls.ids.keys() >= set(self.thinking)
 
     @property
     def opens_reasoning(self) -> bool:
-        """Tell whether the prompt after a user message opens the reasoning."""
+        """Return whether the prompt after a user message opens the reasoning."""
         return self._opens("user")
 
     def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:

@@ -5,21 +5,19 @@ Check 13 compares plans with the template's own rendering of whole random conver
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from orl_core.errors import RenderError, boundary
+from orl_core.errors import RenderError
 from orl_core.messages import Message, TextBlock, ToolCall, text_message
 from orl_core.render.certify import Certificate, Check, Extent, benign, hard
 from orl_core.render.conversation import Dialect, for_template
-from orl_core.render.dummy import DUMMY_TOOL
-from orl_core.tools.format import for_chat_template
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from random import Random
 
-    from orl_core.messages import Role
-    from orl_core.render.dummy import Roles
+    from orl_core.messages import Role, ToolSpec
+    from orl_core.render.dummy import Dicts, Roles
     from orl_core.render.plan import Plans, TailPlan
 
 CONVERSATIONS = 30
@@ -27,10 +25,8 @@ CONVERSATIONS = 30
 
 def certificate(checks: Sequence[Check], extent: Extent, plans: Plans, opened: Mapping[Role, bool]) -> Certificate:
     """Return the certificate of these checks. `opened`: the roles after which the prompt opens the reasoning."""
-    hello = [{"role": "user", "content": "Zqu"}]
-    tools = _shown(plans) if "without_tools" in extent.openings else None
-    prompt = plans.tokenizer.apply_chat_template(hello, tools=tools, add_generation_prompt=True)
-    before, _, after = prompt.partition("Zqu")
+    tools = plans.tools if "without_tools" in extent.openings else ()
+    before, _, after = plans.apply([{"role": "user", "content": "Zqu"}], tools).partition("Zqu")
     notes = [f"an action begins after {after!r}, {_side(opened['user'])} reasoning"]
     if opened["tool"] != opened["user"]:
         notes.append(f"after a result it begins {_side(opened['tool'])} reasoning")
@@ -59,7 +55,7 @@ def whole_conversations(plans: Plans, extent: Extent, dialect: Dialect) -> Check
 
 
 def unlike_template(plans: Plans, extent: Extent, dialect: Dialect) -> str:
-    """Return the first random conversation whose full rendering does not end in the plan's text; empty if none.
+    """Return how a random conversation differs from its plan; empty if none does.
 
     The full rendering is the template's own. It may rewrite earlier messages, never the end.
     """
@@ -70,7 +66,7 @@ def unlike_template(plans: Plans, extent: Extent, dialect: Dialect) -> str:
         history = [text_message("user", random.choice(texts))]
         if "system" not in extent.openings and random.random() < 0.5:
             history.insert(0, text_message("system", random.choice(texts)))
-        tools = _shown(plans) if "without_tools" in extent.openings or random.random() < 0.8 else None
+        tools = plans.tools if "without_tools" in extent.openings or random.random() < 0.8 else ()
         calls_before = 0
         for _ in range(random.randint(1, 4)):
             roles = _shape(random, extent)
@@ -87,10 +83,6 @@ def unlike_template(plans: Plans, extent: Extent, dialect: Dialect) -> str:
             if unequal := _unequal(plans, for_template(history, str, dialect), tools, plan, values):
                 return unequal
     return ""
-
-
-def _shown(plans: Plans) -> list[dict[str, Any]] | None:
-    return for_chat_template([DUMMY_TOOL]) if plans.shown else None
 
 
 def _shape(random: Random, extent: Extent) -> Roles:
@@ -113,10 +105,9 @@ def _round(spoken: str, thought: str, roles: Sequence[Role], contents: Sequence[
     return [action, *answers]
 
 
-def _unequal(plans: Plans, history: Sequence[dict[str, Any]], tools: Any, plan: TailPlan, values: Sequence[str]) -> str:
+def _unequal(plans: Plans, history: Dicts, tools: Sequence[ToolSpec], plan: TailPlan, values: Sequence[str]) -> str:
     try:
-        with boundary(RenderError, "applying the chat template to a conversation"):
-            full = plans.tokenizer.apply_chat_template(history, tools=tools, add_generation_prompt=True)
+        full = plans.apply(history, tools)
     except RenderError as exc:
         return str(exc)
     text = plan.text(values)

@@ -29,7 +29,7 @@ WRITTEN = frozenset({"hermes"})  # the taught formats whose calls are written an
 
 
 class CallFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`calls` is the format of the calls, `frame` that of reasoning and text. `why` says why they differ."""
+    """Name the format of calls, and of reasoning and text (`frame`). `why` says why they differ."""
 
     calls: ToolFormat
     frame: ToolFormat
@@ -37,18 +37,14 @@ class CallFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def is_taught(self) -> bool:
-        """Tell whether the calls are not those that the chat template writes."""
+        """Return whether the calls are not those that the chat template writes."""
         return bool(self.why)
 
 
 def choose_format(
     written: CallCheck, tool_format: ToolFormat | Literal["auto"], system_prompt_template: str | None
 ) -> CallFormat:
-    """Return the stated format, or else the one that the system prompt teaches, or else the chat template's own.
-
-    Raises:
-        RenderError: no parser reads the calls, or the system prompt has a brace that is not doubled.
-    """
+    """Return the stated format, or else the one that the system prompt teaches, or else the chat template's own."""
     stated = None if tool_format == "auto" else tool_format
     if stated is not None:
         delimiters(stated)

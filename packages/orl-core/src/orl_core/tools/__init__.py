@@ -123,7 +123,7 @@ def parse_marked(
 
 
 def wire_format(format: ToolFormat, frame: ToolFormat) -> WireFormat:  # noqa: A002
-    """Return the wire format of calls in `format` by a model whose own format is `frame`."""
+    """Return the wire format of calls in `format`, for a model of the format `frame`."""
     delimiters(format)
     return _FORMATS[format] if format == frame else _FORMATS[format].within(_FORMATS[frame])
 
@@ -144,13 +144,8 @@ def taught_format(system_prompt_template: str) -> ToolFormat | None:
     Bare JSON and bare Python have no delimiter, and several formats share one opening: `tool_format` states those.
     """
     shown = system_prompt_template.replace("{{", "{").replace("}}", "}")
-    return next(
-        (name for name, form in _FORMATS.items() if any(_holds(shown, words) for words in form.spelling.examples)), None
-    )
-
-
-def _holds(text: str, words: Sequence[str]) -> bool:
-    return all(word in text for word in words)
+    formats = _FORMATS.items()
+    return next((name for name, form in formats if form.spelling.is_shown_in(shown)), None)
 
 
 def render_call(call: ToolCall, format: str = "hermes") -> str:  # noqa: A002

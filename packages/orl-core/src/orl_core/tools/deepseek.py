@@ -50,7 +50,7 @@ def _call(scan: Scan) -> None:
 
 
 def _tag(scan: Scan, mark: Mark) -> Tag | None:
-    """Return the tag whose middle is `mark`."""
+    """Return the tag around `mark`."""
     start = mark.start - (2 if scan.text.startswith("/", mark.start - 1) else 1)
     match = _TAG.match(scan.text, start) if start >= 0 else None
     if match is None:

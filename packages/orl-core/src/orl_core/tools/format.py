@@ -100,3 +100,7 @@ class Spelling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     show: Show = lines("<tools>\n", "</tools>")
     families: tuple[str, ...] = ()
     examples: tuple[tuple[str, ...], ...] = ()
+
+    def is_shown_in(self, prompt: str) -> bool:
+        """Return whether a system prompt has an example of a call."""
+        return any(all(word in prompt for word in words) for words in self.examples)

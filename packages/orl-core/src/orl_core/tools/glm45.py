@@ -55,7 +55,7 @@ def _block(scan: Scan) -> None:
 
 
 def _arguments(text: str, tags: Sequence[Mark], stop: int) -> tuple[dict[str, Any], str]:
-    """Return the arguments that the tags before `stop` hold, and the complaint about them, empty if there is none."""
+    """Return the arguments before `stop`, and what is wrong with them; empty if nothing is."""
     arguments: dict[str, Any] = {}
     key = ""
     for index, tag in enumerate(tags):

@@ -36,7 +36,7 @@ _RECIPIENT = re.compile(r"(?:^|\s)to=([^\s<]*+)")
 
 
 class _Harmony(WireFormat, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A format whose headers say what follows them, in place of one delimiter for each kind of part."""
+    """Read messages by their headers, in place of one delimiter for each kind of part."""
 
     def within(self, frame: WireFormat) -> WireFormat:
         raise RenderError("tool format `gpt_oss` is the form of a whole action: no other model can be taught its calls")

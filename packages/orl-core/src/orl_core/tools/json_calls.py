@@ -35,7 +35,7 @@ class CallShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def read_body(scan: Scan, shape: CallShape, *, name: str = "", trailer: str = "") -> tuple[Any, str] | None:
-    """Return the JSON value from here to the next stop, and its text. Record a failure if there is none.
+    """Return the JSON value from here to the next stop, and its text. Record a failure without one.
 
     Go behind the stop if it closes the call, otherwise before it. `trailer` may follow the value.
     """
@@ -68,7 +68,7 @@ def read_one(scan: Scan, shape: CallShape) -> None:
 
 
 def read_named(scan: Scan, shape: CallShape, name: str, start: int, *, trailer: str = "") -> None:
-    """Read the arguments of the call of `name`, whose text begins at `start`."""
+    """Read the arguments of the call of `name`. Its text begins at `start`."""
     body = read_body(scan, shape, name=name, trailer=trailer)
     if body and name:
         scan.calls.append(named_call(name, *body, shape.example))

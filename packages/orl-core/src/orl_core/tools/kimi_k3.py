@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 
 from orl_core.messages import ToolCall
-from orl_core.tools.format import Specs, Spelling, text_of
+from orl_core.tools.format import Spelling, text_of
 from orl_core.tools.scan import Mark, Marked, Scan
 from orl_core.tools.tagged import Kind, Tag, TagSyntax
 from orl_core.tools.typed import JSON_TYPES
@@ -47,7 +48,7 @@ _ATTRIBUTE = re.compile(r"""(?<![\w-])([\w-]++)="([^"]*+)\"""")
 
 
 def _elements(marked: Marked) -> Marked:
-    """Join each edge of an element with its header and separator to one mark, which names the element.
+    """Join each edge of an element with its header and separator to one mark.
 
     An edge after which the text ends is text. Other control tokens stay marks of their own.
     """
@@ -103,10 +104,6 @@ def _write(call: ToolCall) -> str:
     return f"{opening}{''.join(arguments)}{CLOSE}call{SEPARATOR}{CLOSE}tools{SEPARATOR}"
 
 
-def _show(specs: Specs) -> str:
-    return json.dumps(specs, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
-
-
 _TYPES: dict[type[object], str] = JSON_TYPES | {int: "number", float: "number"}
 _SYNTAX = TagSyntax(
     tag=_tag,
@@ -121,7 +118,7 @@ KIMI_K3 = WireFormat(
     delimiters=(OPEN, CLOSE, SEPARATOR, END),
     spelling=Spelling(
         write=_write,
-        show=_show,
+        show=partial(json.dumps, ensure_ascii=False, sort_keys=True, separators=(",", ":")),
         examples=((f"{OPEN}call",),),
     ),
     thinking=_THINKING,

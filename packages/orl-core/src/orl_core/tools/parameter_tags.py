@@ -1,4 +1,4 @@
-"""Formats whose tags name the tool and each parameter.
+"""Formats with tags that name the tool and each parameter.
 
     Qwen3-Coder, 3.5  <tool_call>⏎<function=NAME>⏎<parameter=x>⏎…⏎</parameter>⏎</function>⏎</tool_call>
     Seed-OSS          <seed:tool_call>⏎<function=NAME>⏎<parameter=x>…</parameter>⏎</function>⏎</seed:tool_call>
@@ -61,7 +61,7 @@ def _format(
     thinking: tuple[str, str] = THINKING,
     strips_newline: bool = False,
 ) -> WireFormat:
-    """Return the format whose calls are in `<block>`; `quote` is around the names in its tags."""
+    """Return the format of calls in `<block>`; `quote` is around names in its tags."""
     kinds: dict[str, Kind] = {f"<{block}>": "open", f"</{block}>": "close", **tags}
     call, called, key, value_end = tags
     syntax = TagSyntax(
@@ -96,7 +96,7 @@ def _hy3(suffix: str, *examples: str) -> WireFormat:
     headers = {call[0]: (separator,), key[0]: (key[1], value[0])}
 
     def tag(scan: Scan, mark: Mark) -> Tag | None:
-        """Return the tag at the next mark, which for a call and a key ends at the last mark of its header."""
+        """Return the tag at the next mark. A call and a key end at the last mark of their header."""
         kind = kinds.get(mark.delimiter)
         header = headers.get(mark.delimiter, ())
         following = scan.marks[scan.index + 1 : scan.index + 1 + len(header)]

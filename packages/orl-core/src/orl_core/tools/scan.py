@@ -95,7 +95,7 @@ class Scan:
         return None
 
     def fork(self) -> Scan:
-        """Return another scan at this place, which has found nothing yet."""
+        """Return a new scan at this place, without findings."""
         scan = Scan(Marked(text=self.text, marks=self.marks))
         scan.at, scan.index, scan.begin = self.at, self.index, self.begin
         return scan

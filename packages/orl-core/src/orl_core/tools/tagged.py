@@ -30,7 +30,7 @@ Kind = Literal["open", "close", "call", "called", "key", "value end"]
 
 
 class Tag(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A tag at `text[start:end]`. `name` is that of the tool or the parameter; `is_json`: its value is JSON.
+    """Hold a tag at `text[start:end]`. `name` names tool or parameter; `is_json`: its value is JSON.
 
     `closes_itself`: it is a call without arguments, and nothing follows that belongs to it. `is_body`: its value is
     not one argument, but the JSON object of all. `id` is that of the call.
@@ -152,7 +152,7 @@ def read_unopened(scan: Scan, syntax: TagSyntax, offered: frozenset[str]) -> boo
 
 
 def _read_call(scan: Scan, syntax: TagSyntax, call: Tag) -> None:
-    """Read the call whose tag has just been passed; after a failure the next block tag is not passed."""
+    """Read the call behind its tag. After a failure the next block tag is not passed."""
     try:
         arguments = {} if call.closes_itself else _arguments(scan, syntax)
     except _Malformed as exc:
@@ -192,7 +192,7 @@ def _add(members: dict[str, Any], tag: Tag, value: Any) -> None:
 
 
 def _value(scan: Scan, key: Tag, syntax: TagSyntax, depth: int = 0) -> Any:
-    """Return the value of `key`, which has just been passed; its end is passed too."""
+    """Return the value behind `key`, and pass its end."""
     if key.kind != "key":
         raise _Malformed(f"a parameter is closed before it is opened; write {syntax.key}")
     if not key.name:

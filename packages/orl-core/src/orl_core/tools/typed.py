@@ -161,7 +161,7 @@ class _Schema:
         return allowed or _ALL
 
     def _named(self, reference: Any) -> Any:
-        """Resolve a local reference (`#/$defs/Name`); return True, which allows everything, if it names nothing."""
+        """Resolve a local reference (`#/$defs/Name`). One that names nothing is True: it allows everything."""
         if not isinstance(reference, str) or not reference.startswith("#"):
             return True
         value = self._root
