@@ -26,7 +26,7 @@ TARGET_MIB = 300
 def prepare(url: str, folder: Path) -> None:
     """In the process that is measured: prepare all tasks of the server at `url`, print what it took."""
     from orl_core.config import decode_config
-    from orl_rollout.openreward.sdk import prepare_sdk
+    from orl_rollout.openreward.platform import prepare_sdk
     from orl_rollout.tasks.prepare import prepare
 
     config = decode_config({"environments": {"bench/Many": {"base_url": url}}}, "benchmarks")

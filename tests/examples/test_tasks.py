@@ -25,7 +25,7 @@ from orl_core.task import Task
 from orl_core.trajectory import RolloutSpec, StopReason, Trajectory
 from orl_launcher.episodes import ScriptedPlayer
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.openreward.listing import list_tasks, open_listing
+from orl_rollout.openreward.environment import list_tasks, open_listing
 from orl_testing import ScriptedEngine
 
 from tests.kit.episodes import RENDERER
@@ -124,7 +124,7 @@ def config_of(game: Game, url: str) -> RunConfig:
 
 async def listed(client: OpenRewardClient, name: str, split: str) -> list[Task]:
     listing = await open_listing(client, name, split)
-    return [task async for task in list_tasks(client, listing, range(listing.size))]
+    return [task async for task in list_tasks(listing, range(listing.size))]
 
 
 @pytest.mark.tasks

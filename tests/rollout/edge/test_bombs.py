@@ -13,7 +13,7 @@ from orl_core.trajectory import StopReason
 from orl_launcher.doctor.engine import _ask
 from orl_rollout.edge.http import NotJson, decode
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.openreward.listing import open_listing
+from orl_rollout.openreward.environment import open_listing
 from orl_rollout.sglang.client import SglangEngine, Timeouts
 from orl_testing import ScriptedEngine
 

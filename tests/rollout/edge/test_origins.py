@@ -16,8 +16,8 @@ from orl_core.messages import ToolCall
 from orl_core.task import Task, row_of
 from orl_rollout.edge.http import HttpClient
 from orl_rollout.episodes.sender import post
-from orl_rollout.openreward import OpenRewardClient, pings
-from orl_rollout.openreward.listing import list_tasks, open_listing
+from orl_rollout.openreward import OpenRewardClient, remote
+from orl_rollout.openreward.environment import list_tasks, open_listing
 from orl_rollout.openreward.transport import Refusal
 from orl_rollout.sglang.client import SglangEngine
 from orl_rollout.tasks.file import read_tasks
@@ -138,14 +138,14 @@ def moved(paths: Sequence[str], status: int, there: str) -> type[Answering]:
 @pytest.mark.parametrize("status", [302, 307])
 async def test_no_request_follows_a_redirect_with_the_key(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENREWARD_API_KEY", KEY)
-    monkeypatch.setattr(pings, "PING_SECONDS", 0.01)
+    monkeypatch.setattr(remote, "PING_SECONDS", 0.01)
     with envs.serve(envs.Echo) as other:
         for path in LISTED:
             with envs.serve(envs.Echo, wrap=moved([path], status, other.url)) as served:
                 async with OpenRewardClient(config_of("Echo", served.url, send_api_key=True)) as client:
                     try:
                         listing = await open_listing(client, "gallery/Echo", "train")
-                        assert [task async for task in list_tasks(client, listing, [0])]
+                        assert [task async for task in list_tasks(listing, [0])]
                     except SessionError as fault:
                         assert f"HTTP {status}" in str(fault)  # noqa: PT017 - a deletion that fails is no fault
         for path in PLAYED:
@@ -193,7 +193,7 @@ class Sticky:
 
 
 async def test_each_session_has_cookies_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pings, "PING_SECONDS", 0.01)
+    monkeypatch.setattr(remote, "PING_SECONDS", 0.01)
     balancers: list[Sticky] = []
 
     def wrap(app: Any) -> Sticky:

@@ -13,8 +13,7 @@ from orl_core.messages import FailureKind, ImageBlock, text_of
 from orl_rollout.edge.http import decode
 from orl_rollout.logs import Sparing
 from orl_rollout.openreward import OpenRewardClient, session
-from orl_rollout.openreward.cut_json import CutJson
-from orl_rollout.openreward.transport import ANSWER_BYTES, EventReader
+from orl_rollout.openreward.transport import ANSWER_BYTES, CutJson, EventReader
 from orl_rollout.openreward.wire import result_of
 from orl_testing import environments as envs
 

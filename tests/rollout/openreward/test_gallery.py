@@ -11,7 +11,7 @@ from orl_core.config import RunConfig, decode_config
 from orl_core.messages import ToolCall, text_of
 from orl_core.task import Task
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.openreward.listing import list_tasks, open_listing
+from orl_rollout.openreward.environment import list_tasks, open_listing
 from orl_testing import environments as envs
 
 from tests.kit.episodes import Playing
@@ -28,7 +28,7 @@ async def transcript(url: str) -> list[Any]:
         tasks: list[Task] = []
         for split in ("train", "test"):
             listing = await open_listing(client, "gallery/Drawers", split)
-            tasks += [task async for task in list_tasks(client, listing)]
+            tasks += [task async for task in list_tasks(listing)]
         told += [task.task_spec for task in tasks]
         for task in tasks[:3]:
             session = client.session(task)

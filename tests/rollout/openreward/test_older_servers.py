@@ -14,7 +14,7 @@ from orl_core.messages import ToolCall
 from orl_core.trajectory import RolloutSpec, StopReason
 from orl_rollout.loop.loop import rollout
 from orl_rollout.openreward import OpenRewardClient, client
-from orl_rollout.openreward.refusal_words import refusal_words
+from orl_rollout.openreward.transport import refusal_words
 from orl_rollout.tasks.file import read_tasks
 from orl_rollout.tasks.prepare import prepare
 from orl_testing.older_server import TASKS, OlderServer, SdkVersion

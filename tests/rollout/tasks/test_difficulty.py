@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from orl_core.config import decode_config
 from orl_core.errors import ConfigError, SessionError
-from orl_rollout.openreward.listing import TaskListing
+from orl_rollout.openreward.environment import TaskListing
 from orl_rollout.tasks.file import read_tasks
 from orl_rollout.tasks.prepare import prepare
 from orl_rollout.tasks.selection import Selection

@@ -14,7 +14,7 @@ from orl_core.errors import ConfigError, SessionError
 from orl_core.task import Task, row_of
 from orl_rollout.edge.files import read_lines
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.openreward.listing import list_tasks, open_listing
+from orl_rollout.openreward.environment import list_tasks, open_listing
 from orl_rollout.tasks.file import overlap, read_tasks, trained_tasks
 from orl_rollout.tasks.prepare import prepare, share_out
 from orl_testing import environments as envs
@@ -122,7 +122,7 @@ async def test_a_server_that_only_lists_is_listed(tmp_path):  # shows A8
         config = config_of(served.url, Echo={})
         async with OpenRewardClient(config) as client:
             listing = await open_listing(client, "gallery/Echo", "train")
-            tasks = [task async for task in list_tasks(client, listing, [1, 0])]
+            tasks = [task async for task in list_tasks(listing, [1, 0])]
         assert [(task.index, task.task_spec["number"]) for task in tasks] == [(None, 0), (None, 1)]
         assert (await prepare(config, tmp_path / "tasks.jsonl", max_tasks=2)).total == 2
 

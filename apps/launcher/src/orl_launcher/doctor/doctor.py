@@ -18,7 +18,7 @@ from orl_core.render import Renderer
 from orl_core.trajectory import RolloutSpec
 from orl_rollout.edge.secrets import Scrubber
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.openreward.listing import list_tasks, open_listing
+from orl_rollout.openreward.environment import list_tasks, open_listing
 from orl_rollout.runtime.player import Player, load_player
 from orl_rollout.sglang.client import SglangEngine
 
@@ -191,7 +191,7 @@ async def _play(config: RunConfig, player: Player, renderer: Renderer, url: str)
     context = context_tokens_of(config)
     async with OpenRewardClient(config) as client, SglangEngine(url, context_tokens=context) as engine:
         listing = await open_listing(client, name, config.environments[name].splits[0])
-        task = await anext(list_tasks(client, listing, [0]))
+        task = await anext(list_tasks(listing, [0]))
         limits = structs.replace(limits_of(config, name), max_turns=1)
         job = RolloutSpec(task=task, rollout_id="orl-doctor", limits=limits, sampling={"temperature": 1.0})
         trajectory = await player(job, session=client.session(task), renderer=renderer, engine=engine)

@@ -16,8 +16,8 @@ from orl_rollout.edge.secrets import ENCODED, PLATFORM_KEY, SHORTEST, SecretEntr
 from orl_rollout.loop.session import Opening
 from orl_rollout.loop.tool_check import Toolbox
 from orl_rollout.openreward import OpenRewardClient
+from orl_rollout.openreward.environment import list_tasks, open_listing
 from orl_rollout.openreward.faults import as_session_error
-from orl_rollout.openreward.listing import list_tasks, open_listing
 from orl_rollout.openreward.platform import required_secrets
 from orl_rollout.run_folder.environments import refuse_other_build
 from orl_rollout.tasks.file import overlap
@@ -100,7 +100,7 @@ async def _visit(page: Report, config: RunConfig, name: str) -> Opened:
 
         async def first(splits: Sequence[str]) -> list[Task]:
             chosen = [(one, range(min(one.size, COMPARED))) for one in listings if one.split in splits]
-            return [task for one in chosen async for task in list_tasks(client, *one)]
+            return [task for one in chosen async for task in list_tasks(*one)]
 
         tasks = await first(environment.splits)
         if shared := overlap(config, tasks, await first(environment.eval_splits)):

@@ -21,7 +21,7 @@ from orl_core.messages import ImageBlock, Message, ToolCall, ToolSpec
 from orl_core.trajectory import StopReason, Trajectory
 from orl_rollout.edge.http import UnsafeAnswer
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.openreward.listing import list_tasks, open_listing
+from orl_rollout.openreward.environment import list_tasks, open_listing
 from orl_rollout.openreward.transport import Refusal
 from orl_rollout.runtime.stack import open_runtime
 from orl_rollout.training.play import Batch, play
@@ -87,7 +87,7 @@ async def _play(page: Report, config: RunConfig, model: str | None, name: str, f
     with playground(quiet, model) as reachable, tempfile.TemporaryDirectory() as folder:
         async with OpenRewardClient(reachable) as client:
             listing = await open_listing(client, name, reachable.environments[name].splits[0])
-            tasks = [task async for task in list_tasks(client, listing, range(min(EPISODES, listing.size)))]
+            tasks = [task async for task in list_tasks(listing, range(min(EPISODES, listing.size)))]
             with suppress(Refusal, UnsafeAnswer):  # the server numbers its tasks, or they are too many for one answer
                 again = await listing.remote.list_tasks(listing.split)
                 if [task.task_spec for task in tasks] != [dict(task.task_spec) for task in again[: len(tasks)]]:

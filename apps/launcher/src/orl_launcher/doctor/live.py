@@ -27,9 +27,9 @@ from orl_rollout.episodes.journal import Entry
 from orl_rollout.episodes.sender import post
 from orl_rollout.episodes.uploader import uploads
 from orl_rollout.openreward import OpenRewardClient
+from orl_rollout.openreward.environment import list_tasks, open_listing
 from orl_rollout.openreward.faults import as_session_error
-from orl_rollout.openreward.listing import list_tasks, open_listing
-from orl_rollout.openreward.sdk import api_url
+from orl_rollout.openreward.platform import api_url
 from orl_rollout.run_folder.environments import refuse_other_build
 
 from orl_launcher import cli
@@ -89,7 +89,7 @@ async def _play(page: Report, config: RunConfig, name: str, heard: list[str]) ->
         refuse_other_build(name, config, stated)
         page.stage = "listing its tasks"
         listing = await open_listing(client, name, environment.splits[0])
-        task = await anext(list_tasks(client, listing, [0]))
+        task = await anext(list_tasks(listing, [0]))
         page.say(Verdict.OK, f"{name}: {listing.split} has {listing.size} tasks")
         session, began = client.session(task), time.monotonic()
         try:

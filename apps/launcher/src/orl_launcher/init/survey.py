@@ -15,10 +15,9 @@ from orl_core.messages import text_of
 from orl_rollout.edge.secrets import PLATFORM_KEY, Scrubber, all_entries, api_key
 from orl_rollout.loop.session import Opening
 from orl_rollout.openreward import OpenRewardClient
+from orl_rollout.openreward.environment import TaskListing, list_tasks, open_listing, served_at
 from orl_rollout.openreward.faults import as_session_error
-from orl_rollout.openreward.listing import TaskListing, list_tasks, open_listing
 from orl_rollout.openreward.platform import required_secrets, usual_hosts
-from orl_rollout.openreward.served import served_at
 
 ORGANISATION = "local"  # of environments at an address, whose servers know no organisation
 
@@ -113,7 +112,7 @@ def _config(name: str, base_url: str | None, secrets: Sequence[str]) -> RunConfi
 async def _opening(client: OpenRewardClient, listing: TaskListing, seconds: float) -> tuple[Opening | None, str]:
     """Return the beginning of an episode, or why there is none."""
     try:
-        (task,) = [task async for task in list_tasks(client, listing, [0])]
+        (task,) = [task async for task in list_tasks(listing, [0])]
         session = client.session(task)
         try:
             with as_session_error("opening a session"):

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 T = TypeVar("T")
 
@@ -21,13 +21,13 @@ _JITTER = random.Random()  # noqa: S311 - no secret is drawn; trainers seed the 
 
 
 class Waiting(Struct, frozen=True, kw_only=True):
-    """How retries wait, in seconds. Each of `pauses` is followed by an attempt.
+    """How retries wait, in seconds. Each of `pauses`, by default PAUSES, is followed by an attempt.
 
     A longer `retry_after` of a fault is obeyed, up to `longest_wish`. No attempt begins later than `patience` after the
     first fault. `postpone` gets all pauses and the time of later attempts, which no deadline should count.
     """
 
-    pauses: Iterable[float]
+    pauses: Iterable[float] = field(default_factory=lambda: PAUSES)
     longest_wish: float = 0.0
     patience: Callable[[], float] = lambda: math.inf
     postpone: Callable[[float], None] = lambda _: None
@@ -53,8 +53,8 @@ async def retried(
     again: Callable[[Exception], bool] = always,
     waiting: Waiting | None = None,
 ) -> T:
-    """Return the answer of `ask`. While `again` is true of its fault, ask as `waiting` says, else after PAUSES."""
-    waiting, first = waiting or Waiting(pauses=PAUSES), math.inf
+    """Return the answer of `ask`. While `again` is true of its fault, ask again as `waiting` says."""
+    waiting, first = waiting or Waiting(), math.inf
     for pause in waiting.pauses:
         began = time.monotonic()
         try:

@@ -28,7 +28,7 @@ from orl_rollout.episodes.journal import decode_entry, journal_files
 from orl_rollout.episodes.progress import Ledger
 from orl_rollout.episodes.sender import post
 from orl_rollout.logs import logger_of
-from orl_rollout.openreward.sdk import api_url
+from orl_rollout.openreward.platform import api_url
 from orl_rollout.openreward.transport import Refusal
 
 logger = logger_of(__name__)

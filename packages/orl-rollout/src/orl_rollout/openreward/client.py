@@ -24,14 +24,11 @@ from orl_core.task import Task
 from orl_rollout.edge.http import HttpClient
 from orl_rollout.edge.secrets import api_key, resolve_secrets, unset_secrets
 from orl_rollout.logs import logger_of, say
-from orl_rollout.openreward.environment import RemoteEnvironment
+from orl_rollout.openreward.environment import RemoteEnvironment, list_served
 from orl_rollout.openreward.faults import as_session_error
 from orl_rollout.openreward.open_sessions import OpenSessions
-from orl_rollout.openreward.platform import required_secrets, usual_hosts
-from orl_rollout.openreward.remote import RemoteSession
-from orl_rollout.openreward.sdk import prepare_sdk, session_url
-from orl_rollout.openreward.secrets_body import reads_secrets_in_body
-from orl_rollout.openreward.served import list_served
+from orl_rollout.openreward.platform import prepare_sdk, required_secrets, session_url, usual_hosts
+from orl_rollout.openreward.remote import RemoteSession, reads_secrets_in_body
 from orl_rollout.openreward.session import OpenRewardSession, SessionOptions
 from orl_rollout.openreward.transport import Channel, Endpoint
 

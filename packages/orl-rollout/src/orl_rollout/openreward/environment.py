@@ -1,39 +1,40 @@
-"""An environment on its server: its splits, how many tasks they have, and the tasks themselves.
+"""An environment on its server: its splits, and their tasks as rows of tasks.jsonl, listed page by page.
 
 Each request has a short session of its own, because the platform routes requests by session. The SDK's client is not
 used: it follows redirects with the key in a header and reads answers of any size. A listing changes nothing on the
-server, so it is retried. The module knows nothing of configurations.
+server, so it is retried. The module knows nothing of configurations, of drawing or of files.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Annotated, Any
+from itertools import repeat
+from typing import TYPE_CHECKING, Annotated, Any
 
 import aiohttp
 import msgspec
 from msgspec import Meta, Struct
-from orl_core.errors import SessionAnswerError
-from orl_core.names import PathName
+from orl_core.errors import ConfigError, SessionAnswerError, cut
+from orl_core.names import PathName, is_path_name
+from orl_core.task import Task
 
-from orl_rollout.edge import retry
-from orl_rollout.edge.http import UnsafeAnswer
+from orl_rollout.edge.http import HttpClient, UnsafeAnswer
 from orl_rollout.edge.retry import Waiting, retried
+from orl_rollout.openreward.faults import as_session_error
 from orl_rollout.openreward.transport import FAULTS, Channel, Endpoint, Refusal, open_session
 
+if TYPE_CHECKING:
+    from orl_rollout.openreward.client import OpenRewardClient
+
 LISTING_BYTES = 1 << 25  # of one answer
+LISTING_SECONDS = 900.0  # for one request of a listing: a server may be minutes in starting
 LONGEST_WISH = 10.0  # seconds: the longest Retry-After that is obeyed
 AGAIN = frozenset({429, 502, 503, 504})  # statuses of a busy server or of a proxy before it
+UNKNOWN_ROUTE = frozenset({404, 405})  # statuses of a server that is too old for a request
 FORGET_SECONDS = 5.0  # for deleting the session of a question
-
-
-class RemoteTask(Struct, frozen=True, kw_only=True):
-    """A task as its server lists it. `environment_name` is the class that serves it (the variant), "" if unknown."""
-
-    environment_name: str
-    task_spec: dict[str, Any]
+PAGE = 1_000  # tasks in one request
 
 
 class ServerVersion(Struct, frozen=True, kw_only=True):
@@ -61,55 +62,59 @@ class RemoteEnvironment(Struct, frozen=True, kw_only=True):
 
     endpoint: Endpoint
 
-    @property
-    def deployment_name(self) -> str:
-        """Return its name on the platform, `Organization/Environment`."""
-        return self.endpoint.deployment
-
     async def version(self) -> ServerVersion:
         """Return the version of its server, and of the build that runs there."""
-        return msgspec.convert(await self._ask("GET", "/version", None, own=False), ServerVersion)
+        return msgspec.convert(await self._ask("GET", "/version", None), ServerVersion)
 
     async def list_splits(self) -> list[str]:
         """Return the names of its splits."""
-        splits = msgspec.convert(await self._ask("GET", "/splits", None), list[_Split | str])
+        splits = msgspec.convert(await self._ask("GET", self.endpoint.path("/splits"), None), list[_Split | str])
         return [split if isinstance(split, str) else split.name for split in splits]
 
     async def num_tasks(self, split: str) -> int:
-        """Return how many tasks `split` has."""
-        return msgspec.convert(await self._ask("POST", "/num_tasks", {"split": split}), _Count).num_tasks
+        """Return the number of tasks in `split`."""
+        path = self.endpoint.path("/num_tasks")
+        return msgspec.convert(await self._ask("POST", path, {"split": split}), _Count).num_tasks
 
-    async def get_task_range(self, split: str, start: int, stop: int) -> list[RemoteTask]:
+    async def get_task_range(self, split: str, start: int, stop: int) -> list[Task]:
         """Return the tasks of `split` from `start` up to `stop`.
 
         Raises:
             SessionAnswerError: the server sends more or fewer than were asked for.
         """
-        tasks = await self._tasks("/task_range", {"split": split, "start": start, "stop": stop})
-        if len(tasks) != stop - start:
-            wanted = f"{stop - start} tasks from {start} were asked for"
-            raise SessionAnswerError(
-                f"listing the tasks of {self.deployment_name}: {wanted}, and {len(tasks)} were sent"
-            )
-        return tasks
+        return await self._tasks("/task_range", {"split": split, "start": start, "stop": stop}, range(start, stop))
 
-    async def list_tasks(self, split: str) -> list[RemoteTask]:
+    async def list_tasks(self, split: str) -> list[Task]:
         """Return all tasks of `split`, from a server that cannot count them."""
         return await self._tasks("/tasks", {"split": split})
 
-    async def _tasks(self, name: str, body: Mapping[str, Any]) -> list[RemoteTask]:
-        listed = msgspec.convert(await self._ask("POST", name, body), _Tasks)
-        served = listed.env_name or self.endpoint.variant
-        return [RemoteTask(environment_name=served, task_spec=spec) for spec in listed.tasks]
+    async def _tasks(self, name: str, body: Mapping[str, Any], indices: Sequence[int] | None = None) -> list[Task]:
+        listed = msgspec.convert(await self._ask("POST", self.endpoint.path(name), body), _Tasks)
+        deployment, sent = self.endpoint.deployment, len(listed.tasks)
+        if indices is not None and sent != len(indices):
+            wanted = f"{len(indices)} tasks from {indices[0]} were asked for"
+            raise SessionAnswerError(f"listing the tasks of {deployment}: {wanted}, and {sent} were sent")
+        namespace, _, server_name = deployment.partition("/")
+        return [
+            Task(
+                env_name=deployment,
+                deployment_name=deployment,
+                server_name=server_name,
+                environment_name=listed.env_name or self.endpoint.variant,
+                namespace=namespace,
+                split=body["split"],
+                index=index,
+                task_spec=spec,
+            )
+            for index, spec in zip(indices or repeat(None), listed.tasks, strict=False)
+        ]
 
-    async def _ask(self, method: str, name: str, body: Mapping[str, Any] | None, *, own: bool = True) -> Any:
-        """Ask the environment; `own` tells whether the request is its own or its server's."""
-        path = self.endpoint.path(name) if own else name
+    async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
         return await retried(
             lambda: self._ask_once(method, path, body),
             FAULTS,
             lambda fault: not isinstance(fault, Refusal) or fault.status in AGAIN,
-            Waiting(pauses=retry.PAUSES, longest_wish=LONGEST_WISH),
+            Waiting(longest_wish=LONGEST_WISH),
         )
 
     async def _ask_once(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
@@ -121,3 +126,98 @@ class RemoteEnvironment(Struct, frozen=True, kw_only=True):
             with suppress(Refusal, UnsafeAnswer, aiohttp.ClientError, OSError):  # the server forgets it by itself
                 async with asyncio.timeout(FORGET_SECONDS):
                     await channel.request("POST", "/delete_session", endpoint.headers(sid), None)
+
+
+class TaskListing(Struct, frozen=True, kw_only=True):
+    """One split of one environment: `size` tasks, `tasks` themselves if the server only lists them all at once."""
+
+    env_name: str
+    split: str
+    size: int
+    remote: RemoteEnvironment
+    tasks: list[Task] | None = None
+
+
+async def open_listing(client: OpenRewardClient, env_name: str, split: str) -> TaskListing:
+    """Ask how many tasks a split has.
+
+    Raises:
+        ConfigError: the environment has no such split, or is not configured.
+        SessionError: the server cannot be reached, or does not serve the environment.
+    """
+    with as_session_error(f"listing the tasks of {env_name}"):
+        async with asyncio.timeout(LISTING_SECONDS):
+            remote = await client.environment(env_name)
+            splits = await remote.list_splits()
+            if split not in splits:
+                known = cut(", ".join(splits), 500) or "none"
+                raise ConfigError(f"environment `{env_name}` has no split `{split}`; its splits are: {known}")
+            tasks: list[Task] | None = None
+            try:
+                size = await remote.num_tasks(split)
+                if size:  # what has no task need not have a first one
+                    await remote.get_task_range(split, 0, 1)
+            except Refusal as exc:
+                if exc.status not in UNKNOWN_ROUTE:
+                    raise
+                tasks = await remote.list_tasks(split)
+                size = len(tasks)
+    return TaskListing(env_name=env_name, split=split, size=size, remote=remote, tasks=tasks)
+
+
+async def list_tasks(listing: TaskListing, indices: Sequence[int] | None = None) -> AsyncGenerator[Task]:
+    """Yield the tasks of `listing` at `indices` (all by default), in ascending order of index, page by page.
+
+    Raises:
+        SessionError: the server fails.
+    """
+    wanted = range(listing.size) if indices is None else sorted(indices)
+    if listing.tasks is not None:
+        for index in wanted:
+            yield listing.tasks[index]
+        return
+    for page in _pages(wanted):
+        parts = [page]
+        while parts:
+            part = parts.pop()
+            with as_session_error(f"listing the tasks of {listing.env_name}"):
+                try:
+                    async with asyncio.timeout(LISTING_SECONDS):
+                        tasks = await listing.remote.get_task_range(listing.split, part[0], part[-1] + 1)
+                except UnsafeAnswer:  # too large, maybe for being so many
+                    if len(part) == 1:
+                        raise
+                    half = len(part) // 2
+                    parts += [part[half:], part[:half]]
+                    continue
+            for index in part:
+                yield tasks[index - part[0]]
+
+
+def _pages(indices: Sequence[int]) -> Iterator[list[int]]:
+    """Cut ascending `indices` so that no page spans more than PAGE tasks of the listing."""
+    page: list[int] = []
+    for index in indices:
+        if page and index - page[0] >= PAGE:
+            yield page
+            page = []
+        page.append(index)
+    if page:
+        yield page
+
+
+async def served_at(url: str) -> tuple[str, ...] | None:
+    """Return the environments of the server at `url`; None if it is too old to list them. Sends no key."""
+    async with HttpClient(url) as http:
+        return await list_served(Channel(http))
+
+
+async def list_served(channel: Channel) -> tuple[str, ...] | None:
+    """Return the variants that a server serves, sorted; None if it is too old to list them."""
+    try:
+        names = msgspec.convert(await channel.request("GET", "/list_environments", {}, None), list[str])
+    except Refusal as refusal:
+        if refusal.status not in UNKNOWN_ROUTE:
+            raise
+        return None
+    return tuple(sorted({name.lower() for name in names if is_path_name(name)}))

@@ -1,20 +1,28 @@
-"""Ask OpenReward's API about an environment. The key goes to OpenReward alone (law L6)."""
+"""OpenReward itself: its addresses, its SDK, and what its API knows about an environment and its tasks.
+
+The key goes only to OpenReward (law L6), whoever serves the environment. orl uses the SDK's header of secrets. It uses
+none of its requests, because they follow redirects with the key. The SDK is imported once and late (2.8 s).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import importlib
+import os
 from typing import TypeVar
+from urllib.parse import urlencode, urlsplit
 
 import msgspec
 from msgspec import Struct
-from orl_core.errors import SessionError, boundary
+from orl_core.config import DifficultyConfig
+from orl_core.errors import ConfigError, SessionError, boundary
 
 from orl_rollout.edge.http import HttpClient, read
 from orl_rollout.edge.secrets import api_key
-from orl_rollout.openreward.sdk import api_url
 
-SECONDS = 30.0
-ANSWER_BYTES = 1 << 16
+SECONDS, DIFFICULTY_SECONDS = 30.0, 300.0
+ANSWER_BYTES, DIFFICULTY_BYTES = 1 << 16, 1 << 28  # about a kilobyte a task
 T = TypeVar("T")
 REFUSALS = {
     401: "refuses the API key (HTTP 401): set OPENREWARD_API_KEY",
@@ -60,3 +68,54 @@ def usual_hosts(secret: str) -> list[str]:
     from openreward.api.sandboxes.secrets import WELL_KNOWN_SECRETS  # pyright: ignore[reportMissingTypeStubs]
 
     return WELL_KNOWN_SECRETS.get(secret, [])
+
+
+def session_url() -> str:
+    """Return the address of sessions: `OPENREWARD_SESSION_URL`, or a subdomain of `OPENREWARD_URL`."""
+    return os.environ.get("OPENREWARD_SESSION_URL") or _subdomain("sessions")
+
+
+def api_url() -> str:
+    """Return the address of uploads: `OPENREWARD_API_URL`, or a subdomain of `OPENREWARD_URL`."""
+    return os.environ.get("OPENREWARD_API_URL") or _subdomain("api")
+
+
+def _subdomain(name: str) -> str:
+    url = urlsplit(os.environ.get("OPENREWARD_URL") or "https://openreward.ai")
+    return url._replace(netloc=f"{name}.{url.netloc}").geturl()
+
+
+@functools.cache
+def prepare_sdk() -> None:
+    """Import the used parts of the SDK. Call it on a thread: the import would block an event loop for seconds."""
+    os.environ.setdefault("OPENREWARD_DISABLE_UPDATE_CHECK", "1")
+    importlib.import_module("openreward.api.sandboxes.secrets")
+
+
+class _TaskDifficulty(Struct, frozen=True, kw_only=True):
+    """One task, in one variant; `task_index` is its position in the split."""
+
+    task_index: int
+    avg_reward: float
+    num_rollouts: int
+
+
+async def mean_rewards(name: str, split: str, variant: str | None, wanted: DifficultyConfig) -> dict[int, float]:
+    """Return the mean reward of each task of a split that has logged rollouts, by its index.
+
+    Raises:
+        ConfigError: the platform's key is missing.
+        SessionError: the platform does not answer, or knows no such environment.
+    """
+    if not api_key():
+        raise ConfigError(f"the `difficulty` of {name} comes from OpenReward: set OPENREWARD_API_KEY")
+    parameters = {"split": split, "variant": variant, "model_name": wanted.model_name}
+    query = urlencode({key: value for key, value in parameters.items() if value is not None})
+    path = f"/v1/environments/{name}/task-difficulty?{query}"
+    rows = await ask_platform(path, list[_TaskDifficulty], most=DIFFICULTY_BYTES, seconds=DIFFICULTY_SECONDS)
+    rewards: dict[int, float] = {}
+    counts: dict[int, int] = {}
+    for row in rows:  # one for each variant
+        rewards[row.task_index] = rewards.get(row.task_index, 0.0) + row.avg_reward * row.num_rollouts
+        counts[row.task_index] = counts.get(row.task_index, 0) + row.num_rollouts
+    return {index: rewards[index] / count for index, count in counts.items() if count}

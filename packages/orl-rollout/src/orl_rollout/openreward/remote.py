@@ -1,25 +1,40 @@
 """One session on a server: created, kept alive, asked, deleted. It knows the protocol's requests, not their meaning.
 
-Text of an answer becomes valid Unicode here: a lone surrogate becomes U+FFFD.
+Text of an answer becomes valid Unicode here: a lone surrogate becomes U+FFFD. The session's name is kept as soon as the
+server sends it, so `delete` also releases a session whose creation failed.
 
-The session's name is kept as soon as the server sends it, so `delete` also releases a session whose creation failed.
+A server drops a session that is silent for minutes. Pings come from an event loop on its own thread, which a busy event
+loop cannot starve. After a failed ping comes the next one: a lost session shows at its next call. A server that is away
+fails the pings of all its sessions: one of them is a warning.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import functools
+import json
+import os
+import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
+from orl_core.errors import SessionError, boundary
 from orl_core.text import clean, map_strings
 
+from orl_rollout.edge.http import HttpClient, NotJson, UnsafeAnswer
 from orl_rollout.edge.retry import retried
-from orl_rollout.openreward.pings import keep_alive
-from orl_rollout.openreward.secrets_body import secrets_of
+from orl_rollout.logs import Sparing, logger_of
 from orl_rollout.openreward.transport import FAULTS, Channel, Endpoint, Refusal, open_session, transient
 
+PING_SECONDS = 10.0
+ANSWER_SECONDS = 30.0  # for one ping
+ANSWER_BYTES = 1 << 16
+IDLE_SECONDS = 15.0  # above the interval between pings, so that their connections are used again
 LAST_WORD_SECONDS = 1.0  # for deleting a session whose teardown hangs
 
 
@@ -115,3 +130,69 @@ class RemoteSession:
 
     async def _ask(self, method: str, path: str) -> Any:
         return await self._channel.request(method, path, self._endpoint.headers(self.sid), None)
+
+
+def keep_alive(url: str, headers: Mapping[str, str], cookies: dict[str, str]) -> Future[None]:
+    """Ping the session that `headers` name every PING_SECONDS, until the future is cancelled.
+
+    `cookies` are those of the session. Each ping reads them again.
+    """
+    pinger = _pinger_of(os.getpid())
+    return asyncio.run_coroutine_threadsafe(pinger.ping(url, headers, cookies), pinger.loop)
+
+
+class _Pinger:
+    """A running event loop with one client for each server that has sessions."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._clients: dict[str, HttpClient] = {}
+        self._users: Counter[str] = Counter()
+        self._warnings = Sparing(logger_of(__name__))
+        threading.Thread(target=self.loop.run_forever, name="orl-pings", daemon=True).start()
+
+    async def ping(self, url: str, headers: Mapping[str, str], cookies: dict[str, str]) -> None:
+        """Ping until cancelled; the last session of a server closes its client."""
+        if url not in self._clients:
+            self._clients[url] = HttpClient(url, idle=IDLE_SECONDS)
+        channel = Channel(self._clients[url], most=ANSWER_BYTES)
+        channel.cookies = cookies
+        self._users[url] += 1
+        try:
+            while True:
+                await asyncio.sleep(PING_SECONDS)
+                try:
+                    with boundary(SessionError, "pinging a session"):
+                        async with asyncio.timeout(ANSWER_SECONDS):
+                            await channel.request("POST", "/ping", headers, None)
+                except SessionError as fault:
+                    cause = type(fault.__cause__).__name__  # its message could echo a secret
+                    self._warnings.warn(f"a ping of a session failed: {cause}", url)
+        finally:
+            self._users[url] -= 1
+            if not self._users[url]:
+                await self._clients.pop(url).close()
+
+
+@functools.cache
+def _pinger_of(process: int) -> _Pinger:
+    """Return the pinger of this `process`: a forked child has none of its parent's threads."""
+    return _Pinger()
+
+
+async def reads_secrets_in_body(channel: Channel) -> bool:
+    """Return whether a server reads secrets in the body of `POST /create`, and ignores the header.
+
+    ors-sdk and openreward before 0.1.64 do, and their OpenAPI description says so. It is not tried out: a server that
+    refuses the field logs what it refused.
+    """
+    with suppress(Refusal, UnsafeAnswer, NotJson, KeyError, TypeError):
+        description = await channel.request("GET", "/openapi.json", {}, None)
+        return "secrets" in description["components"]["schemas"]["CreateSession"]["properties"]
+    return False
+
+
+def secrets_of(header: str) -> dict[str, str]:
+    """Return the secrets of an `X-Secrets` header, those without a value left out."""
+    sent: dict[str, dict[str, Any]] = json.loads(base64.b64decode(header))
+    return {name: secret["value"] for name, secret in sent.items() if secret["value"]}

@@ -13,27 +13,20 @@ sessions of a run still spread over all backends.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from http import HTTPStatus
 from itertools import repeat
 from typing import Any, TypeVar, cast
 
 import aiohttp
+import msgspec
 from msgspec import Struct
 
-from orl_rollout.edge.http import (
-    CONNECT_SECONDS,
-    HttpClient,
-    decode,
-    read,
-    read_error,
-    retry_after,
-    too_large,
-)
+from orl_rollout.edge.http import CONNECT_SECONDS, HttpClient, decode, read, read_error, retry_after, too_large
 from orl_rollout.edge.retry import Waiting, retried
 from orl_rollout.logs import Sparing, logger_of
-from orl_rollout.openreward.cut_json import CutJson
-from orl_rollout.openreward.refusal_words import refusal_words
 
 T = TypeVar("T")
 warnings = Sparing(logger_of(__name__))
@@ -49,6 +42,13 @@ LINGER_BYTES = 1 << 12
 RESUME_PAUSES = (0.1, 0.5, 2.0)  # seconds before a broken stream is resumed
 STARTING_SECONDS = 0.5  # between two requests to a server that is starting, or the Retry-After that it names
 STARTING_WISH = 10.0  # the longest such Retry-After that is obeyed
+PART = 1 << 14  # bytes of a string that are taken or left at once
+_WHOLE = re.compile(rb'(?:[^"\\]++|\\u.{4}|\\[^u])*+', re.DOTALL)  # of a string, without half an escape
+ADVICE = (
+    "The server needs openreward 0.1.60 or newer, or ors-sdk 0.1.0 or newer: upgrade it, or correct `base_url` if that "
+    "is the address of another server"
+)
+UNKNOWN_REQUEST = frozenset({404, 405, 501})
 
 
 class Refusal(Exception):
@@ -273,3 +273,82 @@ class EventReader:
         elif name == b"data":
             self._data += memoryview(line)[start:]
             self._data += b"\n"
+
+
+class _Problem(Struct, frozen=True, kw_only=True):
+    loc: tuple[Any, ...] = ()
+    msg: str
+
+
+class _Detail(Struct, frozen=True, kw_only=True):
+    detail: str | list[_Problem]
+
+
+def refusal_words(status: int, request: str, body: bytes) -> str:
+    """Return what a server means that answered `request` ("POST /create") with `status` and `body`.
+
+    The routes of a session are the same in openreward from 0.1.60 on and in ors-sdk. A server without one of them is
+    older, or no environment server at all.
+    """
+    own = _own_words(body)
+    if isinstance(own, str) and (status not in UNKNOWN_REQUEST or own != HTTPStatus(status).phrase) and status != 501:
+        return own
+    if isinstance(own, list):
+        # The values that were rejected are left out: one of them may be a secret.
+        problems = "; ".join(f"{'.'.join(map(str, problem.loc))}: {problem.msg}" for problem in own)
+        toolset = " A toolset needs openreward 0.1.94 or newer." if "toolset_name" in problems else ""
+        return f"{request} has another form on this server ({problems}).{toolset} {ADVICE}"
+    if status in UNKNOWN_REQUEST:
+        return f"{request} is unknown to this server{f' ({own})' if own else ''}. {ADVICE}"
+    return body.decode("utf-8", "replace")
+
+
+def _own_words(body: bytes) -> str | list[_Problem] | None:
+    """Return the `detail` of a refusal in JSON; None if there is none."""
+    try:
+        return msgspec.json.decode(body, type=_Detail).detail
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+class CutJson:
+    """Collects JSON in `body`, in linear time. Its texts end with the PART that makes it longer than `most` bytes.
+
+    The reward of a call follows its text, so an answer that is too long cannot be cut at its end. Only strings named
+    `text` are cut, which a model reads: half an image is of no use.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.body = bytearray()
+        self.is_cut = False
+        self._most = most
+        self._rest = b""  # half an escape
+        self._begins = 0  # where in `body` the open string begins; 0 outside of strings
+        self._name = b""  # of the value that comes next
+
+    def feed(self, part: bytes | bytearray) -> None:
+        """Take the next part. It may begin and end anywhere."""
+        data, at = self._rest + part, 0
+        while at < len(data):
+            if not self._begins:
+                end = data.find(b'"', at) + 1 or len(data)
+                between, at = data[at:end], end
+                self.body += between
+                if between.strip(b'": \t\r\n'):
+                    self._name = b""
+                self._begins = between.endswith(b'"') and len(self.body)
+                continue
+            end = next(_WHOLE.finditer(data, at, at + PART)).end()
+            if self._name == b"text" and len(self.body) > self._most:
+                self.is_cut |= end > at
+            else:
+                self.body += data[at:end]
+            if data[end : end + 1] == b'"':
+                self._name = bytes(self.body[self._begins : self._begins + 6])
+                self._begins = 0
+                self.body += b'"'
+                end += 1
+            elif end == at:
+                break
+            at = end
+        self._rest = data[at:]

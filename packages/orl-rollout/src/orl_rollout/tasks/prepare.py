@@ -22,7 +22,7 @@ from orl_core.text import plain
 from orl_rollout.edge.files import replace
 from orl_rollout.edge.secrets import Scrubber
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.openreward.listing import TaskListing, list_tasks, open_listing
+from orl_rollout.openreward.environment import TaskListing, list_tasks, open_listing
 from orl_rollout.tasks.file import overlap, read_tasks, trained_tasks
 from orl_rollout.tasks.selection import Selection, select
 
@@ -174,7 +174,7 @@ async def _draw(client: OpenRewardClient, selection: Selection, share: int, rows
     while len(rows) < most and start < len(candidates):
         batch = candidates[start : start + most - len(rows)]
         start += len(batch)
-        async for task in list_tasks(client, listing, batch):
+        async for task in list_tasks(listing, batch):
             if scrubber.find_in(plain(task)):
                 raise SessionError(f"listing the tasks of {listing.env_name}: one of them holds a secret")
             try:

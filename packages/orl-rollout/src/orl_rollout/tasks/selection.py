@@ -13,8 +13,8 @@ from msgspec import Struct
 from orl_core.config import DifficultyConfig, EnvironmentConfig
 from orl_core.errors import ConfigError
 
-from orl_rollout.openreward.difficulty import mean_rewards
-from orl_rollout.openreward.listing import PAGE, TaskListing
+from orl_rollout.openreward.environment import PAGE, TaskListing
+from orl_rollout.openreward.platform import mean_rewards
 
 SPARE = 10  # times the tasks to draw: so many candidates may replace duplicates
 EVEN, LEAST = 0.25, 0.01  # the weight of a task that is won half of the time, and the least of any task
