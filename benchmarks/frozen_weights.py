@@ -20,7 +20,7 @@ from orl_core import Datum, EnvironmentConfig, Renderer, RunConfig, TrainerConfi
 from orl_launcher.made_models import cached_model
 from orl_playground import server
 from orl_rollout import OpenRewardClient, load_tokenizer, prepare, read_tasks
-from orl_rollout.run_folder.logprob_drift import NOTICEABLE, LogprobDrift
+from orl_rollout.run_folder.judges import NOTICEABLE, LogprobDrift
 from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM

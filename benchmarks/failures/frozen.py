@@ -10,7 +10,7 @@ import asyncio
 from pathlib import Path
 
 import torch
-from orl_rollout.run_folder.logprob_drift import NOTICEABLE, fault_in
+from orl_rollout.run_folder.judges import NOTICEABLE, fault_in
 
 from benchmarks.failures.plan import Plan
 from benchmarks.failures.plot import Plot

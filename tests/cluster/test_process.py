@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from orl_cluster.launch.run import process
 from orl_rollout.edge import children
+from orl_rollout.edge.children import running
 from orl_rollout.edge.secrets import Scrubber
-from orl_rollout.run_folder.process import running
 
 SECRET = 'hush-hush "quoted"\nand of two lines'
 ENVIRONMENT = {**os.environ, "TOKEN": SECRET, "OTHER": "hush-hush"}

@@ -14,9 +14,8 @@ from orl_cluster.launch.options import CONTEXT_PARALLEL
 from orl_cluster.launch.run.attempts import ENGINES, Change, changed, going_on, next_change, saved_step
 from orl_cluster.launch.run.process import failure_of
 from orl_core.config import EnvironmentConfig, RunConfig, TrainerConfig
-from orl_rollout.run_folder import recoveries
 from orl_rollout.run_folder.contract import Run
-from orl_rollout.run_folder.recoveries import Recovery
+from orl_rollout.run_folder.record import RECOVERIES, Recovery, add_recovery, read_recoveries
 
 TRACEBACK, FAILED = (
     "Traceback (most recent call last):\n",
@@ -180,11 +179,11 @@ def test_engine_that_does_not_flush_its_cache_is_gone(tmp_path: Path):
 
 
 def test_record_of_restarts_survives_a_torn_line(tmp_path: Path):
-    assert recoveries.read(tmp_path) == ()
+    assert read_recoveries(tmp_path) == ()
     made = Recovery(attempt=1, option=PER_GPU, before="8192", after="4096", checkpoint=20)
-    recoveries.append(tmp_path, made)
-    with (tmp_path / recoveries.FILE).open("ab") as file:
+    add_recovery(tmp_path, made)
+    with (tmp_path / RECOVERIES).open("ab") as file:
         file.write(b'{"attempt": 2')
-    assert recoveries.read(tmp_path) == (made,)
+    assert read_recoveries(tmp_path) == (made,)
     assert "checkpoint 20" in made.text
     assert "4096" in made.text

@@ -10,8 +10,8 @@ from orl_cluster.hooks.trainer_hooks import staleness_of
 from orl_cluster.launch.run.trainer_log import NAMES, Updates, followed
 from orl_core.config import TrainerConfig
 from orl_rollout.run_folder import metrics_log
-from orl_rollout.run_folder.logprob_drift import DIFFERENCE, WINDOW, fault_in
-from orl_rollout.run_folder.training_metrics import TRAINING_METRICS
+from orl_rollout.run_folder.judges import DIFFERENCE, WINDOW, fault_in
+from orl_rollout.run_folder.metrics_log import TRAINING_METRICS
 
 from tests.kit.nvml import Gpu, driver
 

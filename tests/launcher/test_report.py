@@ -12,7 +12,7 @@ from orl_launcher.view.curves import charts_of, write_png
 from orl_launcher.view.evaluations import results_of
 from orl_launcher.view.report import write_report
 from orl_launcher.view.svg import NUMBER, SECONDS, SHARE, Drawing, Line, Stroke, draw
-from orl_rollout.results.interval import wilson
+from orl_rollout.results.metrics import wilson
 from orl_rollout.run_folder.record import read_record
 
 from tests.kit.pages import HOSTILE, Outline, outline_of

@@ -29,9 +29,8 @@ from orl_launcher.view.tables import BARS, closing_table, curves_table, episode_
 from orl_launcher.view.wording import duration, number
 from orl_rollout.episodes.frames import frame
 from orl_rollout.episodes.journal import Entry, encode_entry, read_journal
-from orl_rollout.run_folder import metrics_log, recoveries
-from orl_rollout.run_folder.record import read_record
-from orl_rollout.run_folder.recoveries import Recovery
+from orl_rollout.run_folder import metrics_log
+from orl_rollout.run_folder.record import Recovery, add_recovery, read_record
 from rich.console import Console
 
 from tests.kit.configs import LOCAL
@@ -80,7 +79,7 @@ def test_use_of_the_gpus_is_shown(capsys: Capture, run: Path) -> None:  # shows 
 
 def test_restarts_for_lack_of_memory_are_shown(capsys: Capture, run: Path) -> None:
     made = Recovery(attempt=1, option="--max-tokens-per-gpu", before="8192", after="4096", checkpoint=20)
-    recoveries.append(run, made)
+    add_recovery(run, made)
     assert made.text in shown(capsys, str(run))
     assert made.text in write_report(run).read_text(encoding="utf-8")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from orl_launcher.main import main
-from orl_rollout.episodes.progress import Ledger
+from orl_rollout.episodes.uploader import Ledger
 
 from tests.kit.collector import Collector
 from tests.launcher.synthetic import make_run

@@ -17,7 +17,7 @@ from orl_local import scoring
 from orl_local.algorithm import ALGORITHMS
 from orl_local.batch import micro_batches
 from orl_local.learner import Learner
-from orl_rollout.run_folder.training_metrics import TRAINING_METRICS
+from orl_rollout.run_folder.metrics_log import TRAINING_METRICS
 from orl_rollout.training.rows import Row
 from torch import Tensor
 from transformers import AutoModelForCausalLM, OPTConfig

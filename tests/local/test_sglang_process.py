@@ -19,8 +19,8 @@ from orl_core.config import decode_config
 from orl_core.errors import EngineError
 from orl_local.engine.sglang_control import SglangControl
 from orl_local.engine.sglang_process import LOG, PROGRAM, Launch, SglangProcess, command_of, environment_for
+from orl_rollout.edge.children import guarded
 from orl_rollout.logs import work
-from orl_rollout.run_folder.process import guarded
 
 SERVER = """
 import http.server, os, sys
@@ -176,7 +176,7 @@ def killed(parent: str, *words: str) -> int:
 @pytest.mark.parametrize("sleeps", ["sleep 60", pytest.param("trap '' TERM; sleep 60", marks=pytest.mark.slow)])
 def test_a_guarded_command_ends_with_a_parent_killed_by_force(sleeps: str):
     parent = (
-        "import subprocess, sys; from orl_rollout.run_folder.process import guarded\n"
+        "import subprocess, sys; from orl_rollout.edge.children import guarded\n"
         "subprocess.Popen(guarded(['sh', '-c', 'echo $$; ' + sys.argv[1]]), start_new_session=True).wait()"
     )
     assert gone(killed(parent, sleeps))

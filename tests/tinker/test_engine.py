@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from orl_core.errors import EngineAnswerError, EngineError, EngineRefused
 from orl_core.trajectory import Generation
-from orl_rollout.loop.deadline import within
+from orl_rollout.loop.clock import within
 from orl_testing.tinker.server import TinkerServer
 from orl_tinker.adapters import Adapters, Start
 from orl_tinker.engine import TinkerEngine, sampling_params

@@ -15,7 +15,7 @@ from orl_core.errors import ConfigError, EngineError, SessionError
 from orl_core.messages import ToolCall
 from orl_core.task import Task, row_of
 from orl_rollout.edge.http import HttpClient
-from orl_rollout.episodes.sender import post
+from orl_rollout.episodes.uploader import post
 from orl_rollout.openreward import OpenRewardClient, remote
 from orl_rollout.openreward.environment import list_tasks, open_listing
 from orl_rollout.openreward.transport import Refusal

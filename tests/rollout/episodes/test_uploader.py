@@ -11,8 +11,7 @@ from orl_core.trajectory import StopReason
 from orl_rollout.episodes.events import events_of
 from orl_rollout.episodes.frames import frame
 from orl_rollout.episodes.journal import Journal, read_journal
-from orl_rollout.episodes.progress import replace_lost, unsent
-from orl_rollout.episodes.uploader import Uploader, uploads
+from orl_rollout.episodes.uploader import Uploader, replace_lost, unsent, uploads
 
 from tests.kit.journalled import config_of, outcome, trajectory_of, write
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 from orl_core.datum import to_data
 from orl_core.trajectory import Generation, StopReason, Trajectory
-from orl_rollout.loop.deadline import postpone
+from orl_rollout.loop.clock import postpone
 from orl_testing import ScriptedEngine
 
 from tests.laws.virtual import VirtualLoop

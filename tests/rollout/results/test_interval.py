@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from orl_rollout.results.interval import wilson
+from orl_rollout.results.metrics import wilson
 
 
 @pytest.mark.parametrize(

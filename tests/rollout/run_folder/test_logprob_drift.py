@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from orl_rollout.run_folder.logprob_drift import NOTICEABLE, WINDOW, LogprobDrift, fault_in
+from orl_rollout.run_folder.judges import NOTICEABLE, WINDOW, LogprobDrift, fault_in
 
 MOST = 0.1
 FROZEN = [0.0011 + 0.004 * step for step in range(60)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from orl_core.config import EnvironmentConfig, RunConfig
+from orl_rollout.run_folder.judges import no_signal
 from orl_rollout.run_folder.metrics_log import MetricsRow
-from orl_rollout.run_folder.no_signal import no_signal
 from orl_rollout.run_folder.summary import Summary
 
 GROUPS = {"groups": 8.0, "equal_groups": 1.0, "rewards": 64.0, "unrewarded": 0.0}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from orl_rollout.run_folder.judges import ENDS, turn_drift
 from orl_rollout.run_folder.metrics_log import MetricsRow
-from orl_rollout.run_folder.turn_drift import WINDOW, turn_drift
 
 Ends = tuple[float, float]
 STEPS = 30
@@ -51,7 +51,7 @@ def test_drift_names_its_figures() -> None:
 
 
 def test_few_steps_are_not_compared() -> None:
-    assert turn_drift(rows((2.0, 8.0), (40.0, 4.0), steps=2 * WINDOW - 1)) is None
+    assert turn_drift(rows((2.0, 8.0), (40.0, 4.0), steps=2 * ENDS - 1)) is None
 
 
 def test_steps_without_turns_are_left_out() -> None:

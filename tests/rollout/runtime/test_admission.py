@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from orl_core.messages import ToolCall, ToolResult
 from orl_core.task import Task
 from orl_rollout.edge import descriptors
-from orl_rollout.loop import admission
-from orl_rollout.loop.admission import AdaptiveLimiter, LimitedSession
 from orl_rollout.loop.clock import never
 from orl_rollout.loop.session import Exhausted, Overloaded, SessionLost, Unserved
+from orl_rollout.runtime import admission
+from orl_rollout.runtime.admission import AdaptiveLimiter, LimitedSession
 from orl_testing import ScriptedSession
 
 TASK = Task(env_name="A/B", deployment_name="A/B")

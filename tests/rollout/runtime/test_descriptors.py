@@ -23,7 +23,7 @@ PLAYS = """
 import asyncio, json, logging, os, resource, sys
 from orl_core.config import decode_config
 from orl_core.errors import RunAborted
-from orl_rollout.loop import admission
+from orl_rollout.runtime import admission
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.runtime.runtime import RolloutRequest
 from orl_rollout.sglang.client import SglangEngine

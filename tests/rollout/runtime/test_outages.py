@@ -13,9 +13,9 @@ import pytest
 from orl_core.config import GroupRewardConfig, RunConfig, decode_config
 from orl_core.errors import RunAborted
 from orl_core.trajectory import StopReason
-from orl_rollout.loop import admission
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.results.outcome import Outcome
+from orl_rollout.runtime import admission
 from orl_rollout.runtime.circuit_breaker import WINDOW, CircuitBreaker
 from orl_rollout.runtime.group_scores import compare
 from orl_rollout.runtime.runtime import RolloutRequest, Runtime

@@ -12,8 +12,7 @@ from orl_core.config import decode_config
 from orl_core.errors import ConfigError, SessionError
 from orl_rollout.openreward.environment import TaskListing
 from orl_rollout.tasks.file import read_tasks
-from orl_rollout.tasks.prepare import prepare
-from orl_rollout.tasks.selection import Selection
+from orl_rollout.tasks.prepare import Selection, prepare
 
 from tests.launcher.platform_api import Platform, platform_api
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 from orl_core.errors import ConfigError, EngineError, OrlError, boundary
 from orl_rollout.logs import logger_of
-from orl_rollout.run_folder.logprob_drift import DIFFERENCE
+from orl_rollout.run_folder.judges import DIFFERENCE
 from orl_rollout.training.rows import Row
 from peft import PeftModel
 from torch import Tensor

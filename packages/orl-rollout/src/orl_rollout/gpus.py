@@ -1,22 +1,29 @@
 """The GPUs of this machine and their memory: those of NVIDIA by their driver (NVML), those of AMD by torch.
 
-Without a driver there are no GPUs to find. Only those count that CUDA_VISIBLE_DEVICES leaves visible.
+Without a driver there are no GPUs to find. Only those count that CUDA_VISIBLE_DEVICES leaves visible. The driver
+answers for all processes, so that the use by engines and trainers in other processes counts.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import psutil
 from msgspec import Struct
 
+from orl_rollout.edge.files import meanwhile
+
 AMD = Path("/dev/kfd")  # the device of its driver
+PERIOD = 1.0  # seconds between two samples: NVML's utilization covers at most the second before
+GIB = 1 << 30
 
 
 class Gpu(Struct, frozen=True, kw_only=True):
@@ -80,3 +87,63 @@ def _memory_of(nvml: Any, gpu: Any) -> Gpu:
     except nvml.NVMLError:  # it shares the memory of the machine
         return Gpu(total=psutil.virtual_memory().total)
     return Gpu(total=int(memory.total), free=int(memory.free))
+
+
+@contextmanager
+def gpu_usage() -> Generator[Callable[[], dict[str, float]]]:
+    """Sample the GPUs while the block runs. The function that it gets returns the metrics since its last call.
+
+    `gpuN/utilization` is a mean, a share in [0, 1]; `gpuN/memory_gib` is the most memory in use. `gpu_utilization` is
+    the mean over the GPUs, `gpu_memory_gib` is of the fullest. N counts as nvidia-smi does.
+    """
+    nvml = importlib.import_module("pynvml")  # its functions have no types
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        yield dict
+        return
+    try:
+        usage = _Usage(nvml)
+        with meanwhile(usage.follow, "orl-gpus"):
+            yield usage.take
+    finally:
+        nvml.nvmlShutdown()
+
+
+class _Usage:
+    """The samples of the GPUs since they were last taken."""
+
+    def __init__(self, nvml: Any) -> None:
+        self._nvml = nvml
+        self._gpus = visible_gpus(nvml)
+        self._lock = threading.Lock()
+        self._samples: dict[str, list[float]] = {}
+
+    def follow(self, ended: threading.Event) -> None:
+        """Sample until the run ends."""
+        while not ended.wait(PERIOD):
+            self._sample()
+
+    def take(self) -> dict[str, float]:
+        """Return the metrics of the samples so far and of one more, and forget them."""
+        self._sample()
+        with self._lock:
+            samples, self._samples = self._samples, {}
+        used = {name: fmean(values) for name, values in samples.items() if name.endswith("/utilization")}
+        most = {name: max(values) for name, values in samples.items() if name not in used}
+        return {
+            **({"gpu_utilization": fmean(used.values())} if used else {}),
+            **({"gpu_memory_gib": max(most.values())} if most else {}),
+            **used,
+            **most,
+        }
+
+    def _sample(self) -> None:
+        with self._lock:
+            for index, gpu in self._gpus.items():
+                with suppress(self._nvml.NVMLError):  # a GPU that is divided (MIG) tells none
+                    share = self._nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100
+                    self._samples.setdefault(f"gpu{index}/utilization", []).append(share)
+                with suppress(self._nvml.NVMLError):
+                    used = self._nvml.nvmlDeviceGetMemoryInfo(gpu).used / GIB
+                    self._samples.setdefault(f"gpu{index}/memory_gib", []).append(used)

@@ -13,7 +13,7 @@ from typing import Any
 
 from orl_core.errors import EngineAnswerError, EngineRefused
 from orl_core.trajectory import Generation
-from orl_rollout.loop.deadline import postpone
+from orl_rollout.loop.clock import postpone
 from tinker import ModelInput, SampledSequence, SamplingParams
 
 from orl_tinker.rows import SEQUENCE

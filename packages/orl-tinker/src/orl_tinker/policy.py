@@ -9,8 +9,8 @@ from statistics import fmean
 
 from msgspec import structs
 from orl_core.config import TrainerConfig
-from orl_rollout.run_folder.logprob_drift import DIFFERENCE
-from orl_rollout.run_folder.training_metrics import with_common_names
+from orl_rollout.run_folder.judges import DIFFERENCE
+from orl_rollout.run_folder.metrics_log import with_common_names
 from orl_rollout.training.rows import Row, trained_ids
 from tinker import AdamParams
 

@@ -32,8 +32,8 @@ from orl_rollout.edge import interrupt
 from orl_rollout.logs import say
 from orl_rollout.run_folder.checkpoint import Checkpoint, lasting_name, write_note
 from orl_rollout.run_folder.contract import Plan, Run
+from orl_rollout.run_folder.metrics_log import with_common_names
 from orl_rollout.run_folder.tracking import reporting
-from orl_rollout.run_folder.training_metrics import with_common_names
 from orl_rollout.runtime.stack import open_runtime
 from orl_rollout.tokenizer.pretrained import load_pretrained
 from orl_rollout.training.course import Course, Record, Schedule, plan_of, tasks_of

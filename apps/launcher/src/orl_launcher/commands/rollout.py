@@ -23,8 +23,7 @@ from orl_rollout.edge import interrupt
 from orl_rollout.edge.files import read_lines, replace
 from orl_rollout.edge.secrets import Scrubber
 from orl_rollout.episodes.journal import read_journal
-from orl_rollout.episodes.progress import replace_lost
-from orl_rollout.loop.engine import Engine
+from orl_rollout.episodes.uploader import replace_lost
 from orl_rollout.results.metrics import RolloutStats, evaluation_metrics, stats_of
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder.config_file import read_object, write_config

@@ -49,8 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def send_rest(config: RunConfig, folder: Path) -> None:
     """Send what the trainer of the run in `folder` left over, in REST_SECONDS at most; after a signal only say how."""
-    from orl_rollout.episodes.progress import unsent
-    from orl_rollout.episodes.uploader import uploads
+    from orl_rollout.episodes.uploader import unsent, uploads
 
     config, console = reachable(config), cli.console()
     journal = Path(config.rollout.journal or folder)

@@ -24,8 +24,7 @@ from orl_rollout.edge.http import HttpClient
 from orl_rollout.edge.secrets import Scrubber
 from orl_rollout.episodes.events import events_of
 from orl_rollout.episodes.journal import Entry
-from orl_rollout.episodes.sender import post
-from orl_rollout.episodes.uploader import uploads
+from orl_rollout.episodes.uploader import post, uploads
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.environment import list_tasks, open_listing
 from orl_rollout.openreward.faults import as_session_error

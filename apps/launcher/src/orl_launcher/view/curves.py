@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orl_core.text import visible
-from orl_rollout.results.interval import wilson
+from orl_rollout.results.metrics import wilson
 from orl_rollout.run_folder.metrics_log import tally_of
 from orl_rollout.run_folder.record import RECENT, Record, running_mean
 

@@ -14,11 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orl_rollout.edge.files import lines_of, meanwhile
 from orl_rollout.logs import work
-from orl_rollout.run_folder.follow import lines_of, meanwhile
+from orl_rollout.run_folder.judges import ENDS, STEPS, Cause, no_signal, turn_drift
 from orl_rollout.run_folder.metrics_log import MetricsRow, parse_row, tally_of
-from orl_rollout.run_folder.no_signal import STEPS, Cause, no_signal
-from orl_rollout.run_folder.turn_drift import WINDOW, turn_drift
 
 from orl_launcher.view.wording import MAIN_METRICS, duration, noted, percent
 
@@ -61,7 +60,7 @@ class Course:
         self._latest: deque[MetricsRow] = deque(maxlen=STEPS)
         self._silences: set[Cause] = set()
         self._first: list[MetricsRow] = []
-        self._recent: deque[MetricsRow] = deque(maxlen=WINDOW)
+        self._recent: deque[MetricsRow] = deque(maxlen=ENDS)
         self._drifts: set[bool] = set()
 
     def line(self, row: MetricsRow) -> str:
@@ -95,7 +94,7 @@ class Course:
         """Return that turns and their tokens drift apart, once for each direction; "" if they do not."""
         if row.kind != "train" or not row.overall("turns"):
             return ""
-        (self._first if len(self._first) < WINDOW else self._recent).append(row)
+        (self._first if len(self._first) < ENDS else self._recent).append(row)
         drift = turn_drift([*self._first, *self._recent])
         if drift is None or drift.longer in self._drifts:
             return ""

@@ -20,7 +20,7 @@ from orl_core.errors import ConfigError, OrlError, boundary
 from orl_rollout.logs import logger_of
 from orl_rollout.results.metrics import RolloutStats, evaluation_metrics, training_metrics
 from orl_rollout.run_folder import metrics_log
-from orl_rollout.run_folder.no_signal import STEPS
+from orl_rollout.run_folder.judges import STEPS
 
 from orl_cluster.hooks.group_scores import flat, rollout_of
 from orl_cluster.hooks.reward import advantages, centres, is_final, reason_to_drop, reward_of

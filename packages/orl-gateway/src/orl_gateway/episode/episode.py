@@ -20,8 +20,7 @@ from orl_core.messages import Action
 from orl_core.render import Renderer
 from orl_core.trajectory import Generation, RolloutSpec, StopDetail, StopReason, Trajectory, Turn
 from orl_rollout.loop.action_sampler import ActionSampler
-from orl_rollout.loop.clock import never
-from orl_rollout.loop.deadline import within
+from orl_rollout.loop.clock import never, within
 from orl_rollout.loop.engine import Engine
 from orl_rollout.loop.fair_queue import fair_queue
 from orl_rollout.loop.loop import INLINE_CHARACTERS

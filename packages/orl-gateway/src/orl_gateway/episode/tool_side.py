@@ -16,10 +16,10 @@ from orl_core.limits import Limits
 from orl_core.messages import ParseFailure, TextBlock, ToolCall, ToolResult, text_of
 from orl_core.task import Task
 from orl_core.trajectory import StopReason
-from orl_rollout.loop.deadline import within
+from orl_rollout.loop.clock import within
 from orl_rollout.loop.fair_queue import fair_queue
 from orl_rollout.loop.loop import CLOSE_SECONDS, INLINE_CHARACTERS
-from orl_rollout.loop.own_results import keep_unusable, refused
+from orl_rollout.loop.mistakes import keep_unusable, refused
 from orl_rollout.loop.session import Opening, Session
 from orl_rollout.loop.tool_check import Toolbox
 

@@ -21,11 +21,10 @@ from typing import Self
 from msgspec import Struct, structs
 from orl_core.config import RunConfig
 from orl_core.errors import EngineError
-from orl_rollout.edge.children import programs
+from orl_rollout.edge.children import free_port, guarded, programs, running
 from orl_rollout.edge.files import cache_folder
 from orl_rollout.edge.secrets import PLATFORM_KEY, all_entries
 from orl_rollout.logs import logger_of, say, working
-from orl_rollout.run_folder.process import free_port, guarded, running
 
 from orl_local.engine.sglang_control import SglangControl
 

@@ -1,27 +1,40 @@
 """Child processes that end on a signal, on a timeout, or with this process when it ends by force.
 
 Each child leads its own process group, so its own children end with it; those that leave it can be found by a mark.
-Ctrl-C on a terminal reaches this process alone, which decides.
+Ctrl-C on a terminal reaches only this process, which decides. The output of `running` goes to a log through a process
+that takes secrets' values out, since a program may print whatever it has. Run as a program, the module is that process
+(`scrub`), or one that ends a command when this process dies (`guard`).
 """
 
 from __future__ import annotations
 
+import codecs
 import os
+import select
 import signal
+import socket
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO, cast
 
 import psutil
+from orl_core.credentials import has_login, takes_secret
 
 from orl_rollout.edge import interrupt
+from orl_rollout.edge.secrets import Scrubber
 
 POLL_SECONDS = 0.05
 END_SECONDS = 20.0  # a process group has this long to end before the next signal
 FORCED_SECONDS = 2.0  # the same at a forced end
 ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+WORKING_FOLDER = "PWD"  # a shell's variable, whose name is also a password's
+GUARD_SECONDS = 0.2  # between two looks of a guard at its parent
+IDLE_SECONDS = 0.5  # then the text that was held back is written: a log that is followed should not lag
+BLOCK = 1 << 16
 
 
 def run(
@@ -165,3 +178,121 @@ def _lives(group: int) -> bool:
             ):
                 return True
     return False
+
+
+@contextmanager
+def running(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    log: Path,
+    hidden: Iterable[str],
+    signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGKILL),
+) -> Generator[subprocess.Popen[bytes]]:
+    """Yield the process of `command`, which leads a process group. `signals` end the group with the block.
+
+    Its output is appended to `log` without the values of the variables `hidden`.
+    """
+    with _scrubbing(log, environment, hidden) as output:
+        process = subprocess.Popen(
+            list(command),
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        with ended(process, signals):
+            yield process
+
+
+def guarded(command: Sequence[str]) -> list[str]:
+    """Return a command that runs `command` and ends its process group when this process dies, also by SIGKILL."""
+    return [sys.executable, "-m", __name__, "guard", str(os.getpid()), *command]
+
+
+def free_port() -> int:
+    """Return a port of loopback that nobody listens on now."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return int(bound.getsockname()[1])
+
+
+@contextmanager
+def _scrubbing(log: Path, environment: Mapping[str, str], hidden: Iterable[str]) -> Generator[IO[bytes]]:
+    """Yield the end of a pipe that leads into `log`, with the values of secret variables of `environment` taken out.
+
+    Secret are the variables `hidden`, those whose name says so, and those that hold a login. The log is complete when
+    the block is left, if every process that writes to it has ended.
+    """
+    named = (name for name in environment if takes_secret(name) and name != WORKING_FOLDER)
+    telling = (*named, *(name for name, value in environment.items() if has_login(value)))
+    with log.open("ab") as file:
+        scrub = subprocess.Popen(
+            [sys.executable, "-m", __name__, "scrub", *dict.fromkeys((*hidden, *telling))],
+            env=dict(environment),
+            stdin=subprocess.PIPE,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
+    try:
+        with cast("IO[bytes]", scrub.stdin) as output:
+            yield output
+    finally:
+        with suppress(subprocess.TimeoutExpired):  # a process that left its group may still hold the pipe
+            scrub.wait(END_SECONDS)
+        scrub.kill()
+        scrub.wait()
+
+
+def _guard(words: Sequence[str]) -> int:
+    """Run the command behind the first word. End this process group when the process with that id dies.
+
+    A change of its own parent tells it that the process died. This needs no pipe, which other children could hold open.
+    Return the exit code of the command, 128 and the signal's number if a signal ended it.
+    """
+    parent, child = int(words[0]), subprocess.Popen(words[1:])
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the group gets it, and the command decides when to end
+    while os.getppid() == parent:
+        try:
+            code = child.wait(GUARD_SECONDS)
+        except subprocess.TimeoutExpired:
+            continue
+        return code if code >= 0 else 128 - code
+    kill_group(os.getpgrp())
+    return 128 + signal.SIGKILL
+
+
+def _scrub(names: Sequence[str]) -> None:
+    """Copy stdin to stdout without the values of the variables `names` (law L6).
+
+    Text that may be the beginning of a value is held back until more comes. It is a process of its own, so that the log
+    continues when the process that started both is killed.
+    """
+    scrubber = Scrubber(os.environ.get(name, "") for name in names)
+    decode = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode
+    held, over = "", False
+    while not over:
+        block = b""
+        if select.select([sys.stdin], [], [], IDLE_SECONDS if held else None)[0]:
+            block = os.read(sys.stdin.fileno(), BLOCK)
+            over = not block
+        held += decode(block, over)
+        cut = scrubber.settled(held) if block else len(held)
+        _write(scrubber.scrub(held[:cut]).encode("utf-8", "surrogateescape"))
+        held = held[cut:]
+
+
+def _write(text: bytes) -> None:
+    """Write `text`, or lose it on a full disk: the process whose log it is must not end for that."""
+    rest = memoryview(text)
+    with suppress(OSError):
+        while rest:
+            rest = rest[os.write(sys.stdout.fileno(), rest) :]
+
+
+PROGRAMS = {"guard": _guard, "scrub": _scrub}
+
+if __name__ == "__main__":
+    sys.exit(PROGRAMS[sys.argv[1]](sys.argv[2:]))

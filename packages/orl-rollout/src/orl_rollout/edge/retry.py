@@ -42,15 +42,10 @@ def backoff(first: float, longest: float) -> Iterator[float]:
         bound = min(2 * bound, longest)
 
 
-def always(_fault: Exception) -> bool:
-    """Return True."""
-    return True
-
-
 async def retried(
     ask: Callable[[], Awaitable[T]],
     faults: type[Exception] | tuple[type[Exception], ...],
-    again: Callable[[Exception], bool] = always,
+    again: Callable[[Exception], bool] = lambda _: True,
     waiting: Waiting | None = None,
 ) -> T:
     """Return the answer of `ask`. While `again` is true of its fault, ask again as `waiting` says."""

@@ -11,11 +11,13 @@ not here. The module knows no reader.
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 import socket
+import struct
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from io import FileIO
@@ -31,7 +33,6 @@ from orl_core.text import clean, map_strings, plain
 from orl_core.trajectory import Trajectory
 
 from orl_rollout.edge.secrets import without_ids
-from orl_rollout.episodes.arrays import pack_ids, pack_logprobs, unpack
 from orl_rollout.episodes.frames import MOST_CONTENT, frame, read_frames
 from orl_rollout.logs import logger_of
 from orl_rollout.results.outcome import UNJUDGED, Outcome
@@ -42,6 +43,8 @@ VERSION = 1  # of a record's schema
 FILES = "journal-*.jsonl.zst"
 UNJUDGED_FILES = "unjudged-*.jsonl.zst"  # one trajectory each
 CUT = "\n[… cut here: the record is too large]"
+# Ids and logprobs: numpy's name of their type, a colon, and their bytes in base64. So numpy.frombuffer reads them.
+_CODES = {"<i4": "i", "<f4": "f", "<f8": "d"}
 FILE_BYTES = 256 << 20  # a file is followed by the next before it grows beyond
 
 
@@ -275,3 +278,46 @@ def decode_entry(line: bytes, *, ids: bool = True) -> Entry:
                 for name in ("ids", "logprobs"):
                     generation[name] = unpack(generation[name]) if ids else ()
         return msgspec.convert(tree, Entry)
+
+
+def pack_ids(ids: Sequence[int]) -> str | list[int]:
+    """Pack `ids`; return them as they are if one is no 32-bit integer."""
+    try:
+        return _text("<i4", _bytes("<i4", ids))
+    except struct.error:
+        return list(ids)
+
+
+def pack_logprobs(logprobs: Sequence[float]) -> str:
+    """Pack finite numbers."""
+    try:
+        short = _bytes("<f4", logprobs)
+    except OverflowError:
+        return _text("<f8", _bytes("<f8", logprobs))
+    if _numbers("<f4", short) == tuple(logprobs):
+        return _text("<f4", short)
+    return _text("<f8", _bytes("<f8", logprobs))
+
+
+def unpack(packed: str | Sequence[float]) -> tuple[float, ...]:
+    """Return the numbers that were packed.
+
+    Raises:
+        KeyError, ValueError, struct.error: they were not packed here.
+    """
+    if not isinstance(packed, str):
+        return tuple(packed)
+    kind, _, text = packed.partition(":")
+    return _numbers(kind, base64.b64decode(text, validate=True))
+
+
+def _bytes(kind: str, numbers: Sequence[float]) -> bytes:
+    return struct.pack(f"<{len(numbers)}{_CODES[kind]}", *numbers)
+
+
+def _numbers(kind: str, raw: bytes) -> tuple[float, ...]:
+    return struct.unpack(f"<{len(raw) // int(kind[-1])}{_CODES[kind]}", raw)
+
+
+def _text(kind: str, raw: bytes) -> str:
+    return f"{kind}:{base64.b64encode(raw).decode()}"

@@ -3,33 +3,39 @@
 One thread follows the files of a journal and notes in a ledger next to them how far the platform has taken them. A
 platform that stays away costs neither entries nor time of a rollout. Every entry is sent at least once, under
 idempotent ids, and exactly once after a stop that had time to finish. Whoever opens the folder next sends the rest. One
-process of a folder sends at a time. An entry that is marked as one with a secret is not uploaded (law L6).
+process of a folder sends at a time: the holder of a lock on `uploads.lock`, which its death frees. An entry that is
+marked as one with a secret is not uploaded (law L6).
+
+Entries are sent in the order of their file, so the ledger `uploads.json` holds one offset a file. A platform that is
+dead, overloaded or slow is asked again until the caller cancels. Only a 4xx that speaks of the events is final.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 from orl_core.config import RunConfig
 from orl_core.errors import ConfigError, OrlError, boundary, cut
 
-from orl_rollout.edge.http import HttpClient
+from orl_rollout.edge.files import replace
+from orl_rollout.edge.http import HttpClient, read_error, retry_after
+from orl_rollout.edge.retry import Waiting, backoff, retried
 from orl_rollout.edge.secrets import api_key
 from orl_rollout.episodes.events import events_of
-from orl_rollout.episodes.frames import Frame, read_frames
-from orl_rollout.episodes.journal import decode_entry, journal_files
-from orl_rollout.episodes.progress import Ledger
-from orl_rollout.episodes.sender import post
-from orl_rollout.logs import logger_of
-from orl_rollout.openreward.platform import api_url
-from orl_rollout.openreward.transport import Refusal
+from orl_rollout.episodes.frames import Frame, frame, read_frames
+from orl_rollout.episodes.journal import decode_entry, encode_entry, journal_files, read_journal
+from orl_rollout.logs import Sparing, logger_of
+from orl_rollout.openreward.platform import REFUSALS, api_url
+from orl_rollout.openreward.transport import FAULTS, Refusal
 
 logger = logger_of(__name__)
 
@@ -40,6 +46,10 @@ FLUSH = 10.0  # seconds that a stop leaves for what is not yet sent
 GRACE = 1.0  # seconds more, for the thread to end
 IDLE_SECONDS = 15.0  # for which a connection without a request is kept
 LONGEST = 300  # characters of a logged failure
+FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0  # seconds before the second try, and before any
+LONGEST_GIVEN_WAIT = 600.0  # the longest that a Retry-After is heeded
+REQUEST_SECONDS = 60.0
+AGAIN = frozenset({401, 402, 404, 405, 407, 408, 425, 429})  # key, account, address or time is wrong, not the events
 
 
 def uploads(config: RunConfig, env_name: str) -> bool:
@@ -220,3 +230,94 @@ def _batches(events: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
             end += 1
         yield events[start:end]
         start = end
+
+
+async def post(
+    http: HttpClient,
+    body: bytes,
+    again: Callable[[Exception], bool] = lambda _: True,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> int:
+    """Post until there is a final answer. Return its status: a 2xx, or a 4xx that refuses the body.
+
+    `again` is told each fault.
+    """
+    waiting = Waiting(pauses=backoff(FIRST_WAIT, LONGEST_WAIT), longest_wish=LONGEST_GIVEN_WAIT, sleep=sleep)
+    return await retried(lambda: _ask(http, body), FAULTS, again, waiting)
+
+
+async def _ask(http: HttpClient, body: bytes) -> int:
+    headers = {"x-api-key": api_key(), "Content-Type": "application/json"}
+    async with asyncio.timeout(REQUEST_SECONDS):
+        async with http.request("POST", "/v1/rollouts", data=BytesIO(body), headers=headers) as answer:
+            await read_error(answer)  # its beginning, so that the connection can be used again
+            status, wish = answer.status, retry_after(answer.headers.get("Retry-After"))
+    if 200 <= status < 300 or (400 <= status < 500 and status not in AGAIN):
+        return status
+    raise Refusal(status, REFUSALS.get(status, f"HTTP {status}"), retry_after=wish)
+
+
+class Ledger:
+    """The places of the journal in `folder`; made by `take`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "uploads.json"
+        self._places = _read(self._path)
+        self._warnings = Sparing(logger)
+
+    @classmethod
+    def take(cls, folder: Path, lock: IO[bytes]) -> Self | None:
+        """Return the ledger of `folder`, locked until `lock` is closed; None while another process holds it."""
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return None
+        return cls(folder)
+
+    def offset(self, name: str) -> int:
+        """Return the byte at which sending continues in the file `name`."""
+        return self._places.get(name, 0)
+
+    def settle(self, name: str, offset: int) -> None:
+        """Note that everything in the file `name` before `offset` has been dealt with.
+
+        If that cannot be written, this process continues, and the next one sends it again.
+        """
+        self._places[name] = offset
+        try:
+            replace(self._path, msgspec.json.encode(self._places))
+        except OSError as exc:
+            self._warnings.warn(f"what has been uploaded cannot be noted in {self._path}: {exc}")
+
+
+def replace_lost(folder: Path) -> None:
+    """Mark the lost rollouts of a journal that nobody writes as replaced: they are played again.
+
+    Records move then, so everything is uploaded again, under the same ids.
+
+    Raises:
+        OrlError: a file cannot be read.
+    """
+    for file in journal_files(folder):
+        if any(entry.lost for entry in read_journal(file)):
+            (folder / "uploads.json").unlink(missing_ok=True)
+            marked = (structs.replace(entry, replaced=entry.lost) for entry in read_journal(file, replaced=True))
+            replace(file, b"".join(frame(encode_entry(entry)) for entry in marked))
+            file.chmod(0o600)
+
+
+def unsent(folder: Path) -> bool:
+    """Tell whether files of the journal in `folder` hold more than was noted as sent. No folder holds nothing."""
+    places = _read(folder / "uploads.json")
+    sizes = {file.name: file.stat().st_size for file in journal_files(folder) if file.is_file()}
+    return any(places.get(name, 0) < size for name, size in sizes.items())
+
+
+def _read(path: Path) -> dict[str, int]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, int])
+    except FileNotFoundError:
+        return {}
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        logger.warning("%s is not read, so everything is uploaded again: %s", path, exc)
+        return {}

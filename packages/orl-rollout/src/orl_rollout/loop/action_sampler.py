@@ -7,16 +7,16 @@ is checked.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Literal
+from hashlib import blake2b
+from typing import Any, Literal
 
 from msgspec import Struct
 from orl_core.render import Renderer
 from orl_core.trajectory import Generation, RolloutSpec
 
 from orl_rollout.loop.engine import Engine, check_generation
-from orl_rollout.loop.sampling import sampling_of
 from orl_rollout.loop.token_buffer import TokenBuffer
 
 ABORT_PAUSE_SECONDS = 0.05  # between an engine's abort that nobody asked for and the continuation of its action
@@ -69,3 +69,25 @@ class ActionSampler(Struct, frozen=True, kw_only=True):
             if ended or left < 1:
                 return "whole" if ended else "cut"
             await asyncio.sleep(ABORT_PAUSE_SECONDS)
+
+
+def sampling_of(
+    own: Mapping[str, Any], budget: int, stop_ids: Iterable[int], *request: int, stops: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Return the parameters of one request for at most `budget` token ids.
+
+    `own` are those of the rollout. `request` are numbers that no other request of the rollout has: its seed is made
+    of them. `stop_ids` and `stops`, which are texts, end the action in addition to those in `own`.
+    """
+    seed, stop = own.get("sampling_seed"), own.get("stop") or ()
+    seeded = {} if seed is None else {"sampling_seed": sampling_seed(seed, *request)}
+    texts = [*dict.fromkeys((*([stop] if isinstance(stop, str) else stop), *stops))]
+    ends = [*dict.fromkeys((*stop_ids, *(own.get("stop_token_ids") or ())))]
+    exact = {"max_new_tokens": budget, "stop_token_ids": ends, "no_stop_trim": True, "skip_special_tokens": False}
+    return {**own, **exact, **seeded, **({"stop": texts} if texts else {})}
+
+
+def sampling_seed(*parts: int | str) -> int:
+    """Return a seed below 2**31 for `parts`, such as the run's seed, the task, the rollout and the turn."""
+    digest = blake2b(repr(parts).encode(), digest_size=4).digest()
+    return int.from_bytes(digest) >> 1

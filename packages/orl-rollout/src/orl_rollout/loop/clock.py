@@ -1,21 +1,62 @@
-"""Deadlines of one rollout and of its turns, and the wait for a host that has put the rollout aside.
+"""Deadlines of single waits, of a turn and of a rollout, and the wait for a host that has put the rollout aside.
 
-No deadline counts that wait, nor one for an engine that is away. The module knows not what is awaited.
+A deadline limits what is slow. It does not count the wait for a host, nor that for a server or an engine that is away:
+whoever waits for one calls `postpone`. The module does not know what is awaited.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from functools import partial
 
-from orl_core.errors import OrlError
+from orl_core.errors import EngineError, EngineTimeout, OrlError, SessionError, SessionTimeout, boundary
 from orl_core.limits import Limits
 
-from orl_rollout.loop.deadline import move_timeout, postponable, within
-
 Pause = Callable[[], Awaitable[bool]]
+_EXPIRY: dict[type[OrlError], type[OrlError]] = {EngineError: EngineTimeout, SessionError: SessionTimeout}
+_OPEN: ContextVar[tuple[Callable[[float], None], ...]] = ContextVar("_OPEN", default=())
+
+
+@contextmanager
+def postponable(move: Callable[[float], None]) -> Generator[None]:
+    """Let `postpone` inside the block, in this task and those it starts, call `move` with the seconds."""
+    token = _OPEN.set((*_OPEN.get(), move))
+    try:
+        yield
+    finally:
+        _OPEN.reset(token)
+
+
+def postpone(seconds: float) -> None:
+    """Move the deadlines around the caller by `seconds`."""
+    for move in _OPEN.get():
+        move(seconds)
+
+
+def move_timeout(timeout: asyncio.Timeout, seconds: float) -> None:
+    """Move the deadline of `timeout`, unless it has passed."""
+    when = timeout.when()
+    if when is not None and not timeout.expired():
+        timeout.reschedule(when + seconds)
+
+
+@asynccontextmanager
+async def within(seconds: float, error: type[OrlError], what: str, *, limit: str = "") -> AsyncGenerator[None]:
+    """Open a boundary with a deadline: foreign exceptions become `error`, expiry its subclass for that.
+
+    `limit` names the deadline in the message, if it is not that of this wait. An outer deadline and a cancellation
+    pass through unchanged.
+    """
+    try:
+        async with asyncio.timeout(seconds) as timeout:
+            with postponable(partial(move_timeout, timeout)), boundary(error, what):
+                yield
+    except TimeoutError as exc:
+        raise _EXPIRY.get(error, error)(f"{what}: no answer within {limit or f'{seconds:g} s'}") from exc
 
 
 def never() -> bool:

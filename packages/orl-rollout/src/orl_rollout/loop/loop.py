@@ -22,12 +22,10 @@ from orl_core.render import Renderer
 from orl_core.trajectory import Generation, RolloutSpec, StopDetail, StopReason, Trajectory, Turn
 
 from orl_rollout.loop.action_sampler import ActionSampler
-from orl_rollout.loop.clock import Clock, Pause, give_up, never
-from orl_rollout.loop.deadline import within
+from orl_rollout.loop.clock import Clock, Pause, give_up, never, within
 from orl_rollout.loop.engine import Engine
 from orl_rollout.loop.fair_queue import fair_queue
-from orl_rollout.loop.mistakes import Ending, Mistakes, Step
-from orl_rollout.loop.own_results import failed, keep_unusable, refused
+from orl_rollout.loop.mistakes import Ending, Mistakes, Step, failed, keep_unusable, refused
 from orl_rollout.loop.session import Opening, Session
 from orl_rollout.loop.token_buffer import TokenBuffer
 from orl_rollout.loop.tool_check import Toolbox

@@ -1,12 +1,18 @@
 """Mistakes of the model in one rollout: each gets a reply that names it, or ends the rollout.
 
-The limits say how many replies there are. The module knows no session and no engine.
+The limits say how many replies there are. Results that the environment does not give are written here too: a trajectory
+has a result for every call that was made, so that a journal and a server count the same. The module knows no session
+and no engine.
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from orl_core.errors import SessionAnswerError, SessionError
 from orl_core.limits import Limits
-from orl_core.messages import Message, text_message
+from orl_core.messages import Message, ParseFailure, TextBlock, ToolResult, text_message
 from orl_core.trajectory import StopDetail, StopReason
 
 Ending = StopReason | StopDetail
@@ -47,3 +53,26 @@ class Mistakes:
         self._invalid = self._invalid + 1 if refused else 0
         most = self._limits.max_invalid
         return most is not None and self._invalid >= most
+
+
+def refused(failure: ParseFailure) -> ToolResult:
+    """Return the result of a call that cannot be made."""
+    text = f"Error: {failure.message}"
+    return ToolResult(name=failure.name or "error", content=(TextBlock(text=text),), failure=failure.kind)
+
+
+def failed(name: str, fault: SessionError) -> ToolResult:
+    """Return the result of a call that failed. It holds the server's answer if that is not usable."""
+    answer = fault.answer if isinstance(fault, SessionAnswerError) else ""
+    texts = (f"Error: {fault}", *([answer] if answer else []))
+    return ToolResult(name=name, content=tuple(TextBlock(text=text) for text in texts))
+
+
+@contextmanager
+def keep_unusable(results: list[ToolResult], name: str) -> Generator[None]:
+    """Append the server's answer to `results` if the block raises because that answer is not usable."""
+    try:
+        yield
+    except SessionAnswerError as fault:
+        results.append(failed(name, fault))
+        raise

@@ -2,7 +2,7 @@
 
 Deadlines of calls are the loop's. Opening and closing have their own. The episode begins when the opening is complete.
 Until then a failed remote session is released and replaced by a fresh one. If the server is busy, the code that counts
-sessions retries (`orl_rollout.loop.admission`). A call is made once. The module knows nothing of configurations.
+sessions retries (`orl_rollout.runtime.admission`). A call is made once. The module knows nothing of configurations.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from math import comb, isfinite
+from math import comb, isfinite, sqrt
 from statistics import fmean
 
 from msgspec import Struct
@@ -18,6 +18,7 @@ from orl_core.trajectory import StopDetail, StopReason
 from orl_rollout.results.outcome import UNJUDGED, Outcome
 
 SMALLEST_DIFFERENCE = 1e-6  # between rewards that counts as one
+Z = 1.959964  # quantile of the normal distribution for 95 %
 
 
 class RolloutStats(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -272,3 +273,13 @@ def _ladder(largest: int) -> Iterable[int]:
         k *= 2
     if largest:
         yield largest
+
+
+def wilson(rate: float, n: float) -> tuple[float, float]:
+    """Return Wilson's 95 % interval of a rate in [0, 1] over `n` independent trials; (0, 1) if there is none."""
+    if n <= 0:
+        return 0.0, 1.0
+    spread = Z * Z / n
+    centre = (rate + spread / 2) / (1 + spread)
+    half = sqrt(spread * rate * (1 - rate) + spread * spread / 4) / (1 + spread)
+    return max(0.0, centre - half), min(1.0, centre + half)

@@ -1,4 +1,4 @@
-"""A run's folder, read back: configuration, metrics over steps, summary. Whichever trainer wrote it.
+"""A run's folder, read back: configuration, metrics over steps, restarts, summary. Whichever trainer wrote it.
 
 It reads leniently, because a run may have been interrupted in the middle of a line, and it draws nothing.
 """
@@ -6,23 +6,49 @@ It reads leniently, because a run may have been interrupted in the middle of a l
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any, cast
 
+import msgspec
 from msgspec import Struct
 from orl_core.errors import ConfigError
 
-from orl_rollout.run_folder import metrics_log, recoveries
+from orl_rollout.edge.files import read_lines
+from orl_rollout.run_folder import metrics_log
 from orl_rollout.run_folder.config_file import read_object
+from orl_rollout.run_folder.judges import NoSignal, TurnDrift, no_signal, turn_drift
 from orl_rollout.run_folder.metrics_log import Kind, MetricsRow, Tally, names_in, tally_of
-from orl_rollout.run_folder.no_signal import NoSignal, no_signal
-from orl_rollout.run_folder.recoveries import Recovery
-from orl_rollout.run_folder.turn_drift import TurnDrift, turn_drift
 
 FILES = ("config.json", "metrics.jsonl")
+RECOVERIES = "recoveries.jsonl"
 RECENT = 5  # steps that a mean over the end (or the beginning) of training takes
+
+
+class Recovery(Struct, frozen=True, kw_only=True):
+    """One restart, the `attempt`-th of the run. After a lack of GPU memory, `option` is `after` instead of `before`.
+
+    `checkpoint` is the number of the checkpoint that it continues; None if there is none and it begins again.
+    `error` is how the attempt before it ended, `seconds` how long the run had lasted then.
+    """
+
+    attempt: int
+    option: str = ""
+    before: str = ""
+    after: str = ""
+    checkpoint: int | None = None
+    error: str = ""
+    seconds: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """Return the restart in one line."""
+        why = "GPU memory ran out" if self.option else "An engine died"
+        begins = "from the beginning" if self.checkpoint is None else f"from checkpoint {self.checkpoint}"
+        change = f" with {self.option} {self.after} instead of {self.before}" if self.option else ""
+        return f"{why}. Restart {self.attempt} {begins}{change}"
 
 
 class Record(Struct, frozen=True, kw_only=True, dict=True):
@@ -184,7 +210,7 @@ def read_record(folder: Path) -> Record:
         config=read_object(folder / "config.json"),
         summary=read_object(folder / "summary.json"),
         points=tuple(metrics_log.read(folder / "metrics.jsonl")),
-        recoveries=recoveries.read(folder),
+        recoveries=read_recoveries(folder),
     )
 
 
@@ -214,3 +240,19 @@ def has_journal(path: Path) -> bool:
 def running_mean(values: Sequence[float]) -> tuple[float, ...]:
     """Return the mean of each value and up to RECENT - 1 before it."""
     return tuple(fmean(values[max(0, end - RECENT) : end]) for end in range(1, len(values) + 1))
+
+
+def add_recovery(folder: Path, recovery: Recovery) -> None:
+    """Add a restart to the record of the run in `folder`."""
+    with (folder / RECOVERIES).open("ab") as file:
+        file.write(msgspec.json.encode(recovery) + b"\n")
+
+
+def read_recoveries(folder: Path) -> tuple[Recovery, ...]:
+    """Return the restarts of the run in `folder`. Torn lines are left out."""
+    recoveries: list[Recovery] = []
+    path = folder / RECOVERIES
+    for line in read_lines(path) if path.is_file() else ():
+        with suppress(msgspec.DecodeError, UnicodeDecodeError):
+            recoveries.append(msgspec.json.decode(line, type=Recovery))
+    return tuple(recoveries)

@@ -14,8 +14,8 @@ from orl_core.errors import OrlError, boundary
 from orl_rollout.edge import interrupt
 from orl_rollout.edge.files import replace, write_new
 from orl_rollout.logs import logger_of
+from orl_rollout.run_folder.judges import no_signal
 from orl_rollout.run_folder.metrics_log import MetricsRow, mean, read
-from orl_rollout.run_folder.no_signal import no_signal
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig

@@ -23,11 +23,10 @@ from orl_core.trajectory import Trajectory
 
 from orl_rollout.episodes.conversation import conversation
 from orl_rollout.logs import Sparing, logger_of
-from orl_rollout.loop.admission import AdaptiveLimiter, Ticket
-from orl_rollout.loop.clock import never
-from orl_rollout.loop.deadline import within
+from orl_rollout.loop.clock import never, within
 from orl_rollout.loop.session import Opening, Unserved
 from orl_rollout.results.outcome import Outcome
+from orl_rollout.runtime.admission import AdaptiveLimiter, Ticket
 
 warnings = Sparing(logger_of("orl"))
 

@@ -22,11 +22,11 @@ from orl_core.trajectory import RolloutSpec, StopReason, Trajectory
 from orl_rollout.edge.secrets import Scrubber, refuse_repeats, unset, unset_secrets
 from orl_rollout.episodes.journal import Journal
 from orl_rollout.logs import keep_out, logger_of
-from orl_rollout.loop.admission import AdaptiveLimiter, LimitedEngine, LimitedSession, Ticket
 from orl_rollout.loop.clock import Pause, give_up, never
 from orl_rollout.loop.engine import Engine
 from orl_rollout.loop.session import Session
 from orl_rollout.results.outcome import Outcome
+from orl_rollout.runtime.admission import AdaptiveLimiter, LimitedEngine, LimitedSession, Ticket
 from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.judging import Judging
 from orl_rollout.runtime.player import Player, load_player

@@ -35,7 +35,7 @@ from orl_core.trajectory import Generation
 
 from orl_rollout.edge.http import HttpClient, UnsafeAnswer, read, read_error
 from orl_rollout.edge.retry import Waiting, backoff, retried
-from orl_rollout.loop.deadline import postpone
+from orl_rollout.loop.clock import postpone
 from orl_rollout.loop.token_buffer import TokenBuffer
 from orl_rollout.sglang.answer import ASKED, read_generation, read_message
 

@@ -23,14 +23,14 @@ from orl_core.task import Task
 
 from orl_rollout.edge import interrupt
 from orl_rollout.edge.secrets import missing_key, unset_in
+from orl_rollout.gpus import gpu_usage
 from orl_rollout.logs import logger_of
 from orl_rollout.results.metrics import evaluation_metrics, stats_of, training_metrics
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.results.reward_function import load_reward
 from orl_rollout.run_folder import metrics_log
 from orl_rollout.run_folder.contract import CHECKPOINT, Plan, Run
-from orl_rollout.run_folder.gpu_usage import gpu_usage
-from orl_rollout.run_folder.logprob_drift import DIFFERENCE, LogprobDrift
+from orl_rollout.run_folder.judges import DIFFERENCE, LogprobDrift
 from orl_rollout.run_folder.metrics_log import Kind
 from orl_rollout.run_folder.summary import BROKE_OFF, Summary, SummaryFile
 from orl_rollout.run_folder.tracking import Report, tracked_by

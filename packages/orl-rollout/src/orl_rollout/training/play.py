@@ -15,9 +15,9 @@ from orl_core.config import RunConfig
 from orl_core.task import Task
 
 from orl_rollout.logs import working
+from orl_rollout.loop.action_sampler import sampling_seed
 from orl_rollout.loop.clock import never
 from orl_rollout.loop.engine import Engine
-from orl_rollout.loop.sampling import sampling_seed
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.runtime.group_scores import compare

@@ -30,8 +30,8 @@ import msgspec
 from msgspec import structs
 from orl_core.errors import ConfigError, OrlError
 from orl_rollout.edge import interrupt
+from orl_rollout.edge.children import free_port, running
 from orl_rollout.logs import logger_of
-from orl_rollout.run_folder.process import free_port, running
 
 from orl_cluster.launch.machine import nodes
 from orl_cluster.launch.machine.required_env import RequiredEnv

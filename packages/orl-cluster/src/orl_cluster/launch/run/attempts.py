@@ -20,10 +20,10 @@ from msgspec import Struct, structs
 from orl_core.errors import ConfigError, OrlError, boundary
 from orl_rollout.edge import interrupt
 from orl_rollout.logs import logger_of, shown, working
-from orl_rollout.run_folder import metrics_log, recoveries, turn_count
+from orl_rollout.run_folder import metrics_log, turn_count
 from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER, note_saved, trained_number
 from orl_rollout.run_folder.contract import CHECKPOINT, Run
-from orl_rollout.run_folder.recoveries import Recovery
+from orl_rollout.run_folder.record import Recovery, add_recovery
 from orl_rollout.run_folder.summary import BROKE_OFF, Summary, SummaryFile
 
 from orl_cluster.launch.argv import names_in, option_name, split_options, value_of, without
@@ -219,7 +219,7 @@ class _Attempts:
             seconds=round(time.monotonic() - request.run.started, 1),
         )
         logger.warning("%s", record.text)
-        recoveries.append(request.run.folder, record)
+        add_recovery(request.run.folder, record)
 
     def _error(self, code: int, why: Failure) -> OrlError:
         request = self._first.request

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 from orl_rollout.edge import children, interrupt
-from orl_rollout.run_folder.process import running
+from orl_rollout.edge.children import running
 
 LOG = "trainer.log"  # in the run's folder
 END_BYTES = 100_000  # of a log that are read for what went wrong

@@ -15,12 +15,11 @@ from pathlib import Path
 from threading import Event
 
 from orl_core.errors import OrlError
+from orl_rollout.edge.files import lines_of, meanwhile
+from orl_rollout.gpus import gpu_usage
 from orl_rollout.logs import logger_of
 from orl_rollout.run_folder import metrics_log
-from orl_rollout.run_folder.follow import lines_of, meanwhile
-from orl_rollout.run_folder.gpu_usage import gpu_usage
-from orl_rollout.run_folder.metrics_log import mean
-from orl_rollout.run_folder.training_metrics import with_common_names
+from orl_rollout.run_folder.metrics_log import mean, with_common_names
 
 logger = logger_of("orl")
 NAMES = {

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from orl_core.errors import OrlError
 from orl_rollout.run_folder import metrics_log, turn_count
-from orl_rollout.run_folder.logprob_drift import DIFFERENCE, LogprobDrift
+from orl_rollout.run_folder.judges import DIFFERENCE, LogprobDrift
 
 from orl_cluster.launch.command.command import Command
 from orl_cluster.launch.command.critic import critic_folder

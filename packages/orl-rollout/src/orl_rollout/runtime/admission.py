@@ -29,7 +29,7 @@ from orl_core.trajectory import Generation
 from orl_rollout.edge import descriptors
 from orl_rollout.edge.retry import Waiting, backoff
 from orl_rollout.logs import Sparing, logger_of
-from orl_rollout.loop.deadline import postpone
+from orl_rollout.loop.clock import postpone
 from orl_rollout.loop.engine import Engine
 from orl_rollout.loop.session import Exhausted, Opening, Overloaded, Session, SessionLost, Unserved
 

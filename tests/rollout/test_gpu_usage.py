@@ -6,8 +6,8 @@ import threading
 
 import pynvml
 import pytest
-from orl_rollout.run_folder import gpu_usage as module
-from orl_rollout.run_folder.gpu_usage import gpu_usage
+from orl_rollout import gpus
+from orl_rollout.gpus import gpu_usage
 
 from tests.kit.nvml import Driver, Gpu, driver
 
@@ -26,7 +26,7 @@ def test_usage_of_each_gpu_and_over_all() -> None:  # shows F18
 
 def test_samples_between_two_takes_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step's mean and most come of a thread that samples, and each step has samples of its own."""
-    monkeypatch.setattr(module, "PERIOD", 0.001)
+    monkeypatch.setattr(gpus, "PERIOD", 0.001)
     gpu, sampled = Gpu("GPU-a", 100, 70.0), threading.Event()
     with driver(gpu) as made:
         monkeypatch.setattr(made, "on_sample", sampled.set)
