@@ -21,7 +21,7 @@ from orl_core.messages import Action, Message, ParseFailure, Role, TextBlock, To
 from orl_core.render import Renderer
 from orl_core.trajectory import Generation, RolloutSpec, StopDetail, StopReason, Trajectory, Turn
 
-from orl_rollout.loop.action_sampler import ActionSampler
+from orl_rollout.loop.action_sampler import ActionEnd, ActionSampler
 from orl_rollout.loop.clock import Clock, Pause, give_up, never, within
 from orl_rollout.loop.engine import Engine
 from orl_rollout.loop.fair_queue import fair_queue
@@ -98,6 +98,7 @@ class _Episode:
             ends=clock.ends,
         )
         self.opening = Opening(messages=(), tools=())
+        self.tools = Toolbox(())
         self.turns: list[Turn] = []
         self.context = TokenBuffer()
         self.sampled = 0
@@ -106,31 +107,37 @@ class _Episode:
         self.after: Role = "user"  # who spoke last before the action
 
     async def play(self) -> Ending:
-        """Run the loop, from the opening to the first reason to stop."""
-        limits = self.job.limits
-        await fair_queue().enter()
-        with boundary(SessionError, "opening a session"):
-            self.opening = opening = await self.session.open(self.job.task)
-            tools = Toolbox(opening.tools)
-        long = tools.large or any(message.reasoning or message.calls for message in opening.messages)
-        observation = await self._render(self._open, opening.messages, long=long)
+        """Observe, generate and act, until the first reason to stop."""
+        observation = await self._begin()
         if observation is None:
             return StopReason.MAX_TOKENS
-        self._heard(opening.messages)
-        for number in range(1, limits.max_turns + 1):
+        for number in range(1, self.job.limits.max_turns + 1):
             if await self.clock.ends():
                 return StopReason.ABORTED
             if self._budget(len(observation)) < 1:
                 return StopReason.MAX_TOKENS
             self.clock.begin_turn()
-            ending, messages = await self._generate(observation) or await self._act(tools)
+            end = await self._generate(observation)
+            ending, messages = await self._act(end)
             if ending is not None:
                 return ending
             if not self.renderer.can_follow(self.turns[-1].action_ids, messages):
                 return StopDetail.ROLE_OPENED
-            if number < limits.max_turns:
-                observation = await self._extend(messages)
+            if number < self.job.limits.max_turns:
+                observation = await self._observe(messages)
         return StopReason.MAX_TURNS
+
+    async def _begin(self) -> tuple[int, ...] | None:
+        """Open the session. Return the first observation; None if it is too long."""
+        await fair_queue().enter()
+        with boundary(SessionError, "opening a session"):
+            self.opening = opening = await self.session.open(self.job.task)
+            self.tools = Toolbox(opening.tools)
+        long = self.tools.large or any(message.reasoning or message.calls for message in opening.messages)
+        observation = await self._render(self._open, opening.messages, long=long)
+        if observation is not None:
+            self._heard(opening.messages)
+        return observation
 
     def _open(self, messages: Sequence[Message]) -> tuple[int, ...] | None:
         """Return the ids of the opening; None if it is so long that tokenizing it would waste memory."""
@@ -138,10 +145,10 @@ class _Episode:
         too_long = self.renderer.too_long(messages, tools, self.job.limits.context_tokens)
         return None if too_long else self.renderer.open(messages, tools)
 
-    async def _generate(self, observation: Sequence[int]) -> Step | None:
-        """Sample one action and store its turn; None if it is whole.
+    async def _generate(self, observation: Sequence[int]) -> ActionEnd:
+        """Sample one action, store its turn, and return how the action ended.
 
-        An abort that nobody asked for is continued in the same turn.
+        If the engine aborts without our request, the turn continues.
         """
         self.context.extend(observation)
         turn = Turn(observation=tuple(observation), generations=(), action=Action())
@@ -156,45 +163,39 @@ class _Episode:
         finally:
             self.turns[-1] = turn = structs.replace(turn, generations=tuple(generations))
             self.sampled += len(turn.action_ids)
-        if end == "aborted":
-            return StopReason.ABORTED, ()
-        await fair_queue().enter()
-        with boundary(RenderError, "parsing an action"):
-            action, spans = self.renderer.read(turn.action_ids, self.opening.tools, after=self.after)
-        self.turns[-1] = structs.replace(turn, action=action, spans=spans)
-        return None if end == "whole" else self._answer_cut(len(turn.action_ids))
+        if end != "aborted":
+            await fair_queue().enter()
+            with boundary(RenderError, "parsing an action"):
+                action, spans = self.renderer.read(turn.action_ids, self.opening.tools, after=self.after)
+            self.turns[-1] = structs.replace(turn, action=action, spans=spans)
+        return end
 
-    def _answer_cut(self, sampled: int) -> Step:
-        """Answer an action of `sampled` ids that a budget cut. Nothing in it is done.
+    async def _act(self, end: ActionEnd) -> Step:
+        """Do what the action says; the reason to stop, or the messages that answer it.
 
-        Where the context or the rollout is full, no turn can follow. A cut at the budget of the turn is a mistake.
+        Nothing of a cut action is done. If the context or the rollout is full, no turn can follow. A cut at the budget
+        of the turn is a mistake.
         """
-        if sampled < self.job.turn_tokens:
-            return StopReason.MAX_TOKENS, ()
-        return self.mistakes.cut_action(sampled)
-
-    async def _act(self, tools: Toolbox) -> Step:
-        """Do what the action says; the reason to stop, or the messages that answer it."""
-        action = self.turns[-1].action
+        action, sampled = self.turns[-1].action, len(self.turns[-1].action_ids)
         results: list[ToolResult] = []
-        if await self.clock.ends():
+        if end == "cut":
+            return self.mistakes.cut_action(sampled) if sampled >= self.job.turn_tokens else (StopReason.MAX_TOKENS, ())
+        if end == "aborted" or await self.clock.ends():
             return StopReason.ABORTED, ()
         try:
             if action.calls:
-                return await self._call_all(action.calls, tools, results)
+                return await self._call_all(action.calls, results)
             if self.opening.takes(action):
                 with keep_unusable(results, "answer"):
                     results.append(await self._ask("answering", self.session.answer(action.text)))
                 return StopReason.FINISHED, ()
         finally:
             self.turns[-1] = structs.replace(self.turns[-1], results=tuple(results))
-        return self.mistakes.no_call(tools.names, answers=self.opening.accepts_text_answer)
+        return self.mistakes.no_call(self.tools.names, answers=self.opening.accepts_text_answer)
 
-    async def _call_all(
-        self, calls: Sequence[ToolCall | ParseFailure], tools: Toolbox, results: list[ToolResult]
-    ) -> Step:
+    async def _call_all(self, calls: Sequence[ToolCall | ParseFailure], results: list[ToolResult]) -> Step:
         """Answer every call in order, into `results`; the first `finished` ends the episode."""
-        checked = await tools.check_all(calls, self.renderer.certificate.calls_per_action)
+        checked = await self.tools.check_all(calls, self.renderer.certificate.calls_per_action)
         if self.job.limits.parallel_calls:
             await self._call_side_by_side(checked, results)
         else:
@@ -202,7 +203,7 @@ class _Episode:
                 if results and await self.clock.ends():
                     return StopReason.ABORTED, ()
                 with keep_unusable(results, call.name):
-                    results.append(refused(call) if isinstance(call, ParseFailure) else await self._call(call))
+                    results.append(await self._call(call))
                 if results[-1].finished:
                     break
         if any(result.finished for result in results):
@@ -224,7 +225,7 @@ class _Episode:
 
         async def attempt(place: int, call: ToolCall | ParseFailure) -> None:
             try:
-                results[place] = refused(call) if isinstance(call, ParseFailure) else await self._call(call)
+                results[place] = await self._call(call)
             except SessionError as fault:
                 faults[place] = fault
                 results[place] = failed(call.name, fault)
@@ -235,7 +236,9 @@ class _Episode:
         if faults and not any(result.finished for result in results):
             raise faults[min(faults)]
 
-    async def _call(self, call: ToolCall) -> ToolResult:
+    async def _call(self, call: ToolCall | ParseFailure) -> ToolResult:
+        if isinstance(call, ParseFailure):
+            return refused(call)
         return await self._ask(f"calling tool `{call.name}`", self.session.call(call))
 
     async def _ask(self, what: str, answer: Awaitable[ToolResult]) -> ToolResult:
@@ -245,7 +248,8 @@ class _Episode:
             result = await answer
         return structs.replace(result, seconds=time.monotonic() - started)
 
-    async def _extend(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
+    async def _observe(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
+        """Return the ids of the messages that answer the last action."""
         if self.job.limits.strip_reasoning:
             self._strip()
         nudge = messages[-1].text if messages[-1].role == "user" else ""
