@@ -34,11 +34,7 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def write_new(path: Path, content: bytes) -> None:
-    """Write `content` to a new file `path` in one step.
-
-    Raises:
-        FileExistsError: there is one already. It is not changed.
-    """
+    """Write `content` to a new file `path` in one step."""
     with _beside(path, content) as fresh:
         path.hardlink_to(fresh)
 

@@ -300,11 +300,7 @@ def pack_logprobs(logprobs: Sequence[float]) -> str:
 
 
 def unpack(packed: str | Sequence[float]) -> tuple[float, ...]:
-    """Return the numbers that were packed.
-
-    Raises:
-        KeyError, ValueError, struct.error: they were not packed here.
-    """
+    """Return the numbers that were packed."""
     if not isinstance(packed, str):
         return tuple(packed)
     kind, _, text = packed.partition(":")

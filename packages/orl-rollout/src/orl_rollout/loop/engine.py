@@ -37,9 +37,6 @@ def check_generation(generation: Generation, budget: int, vocabulary_size: int) 
     """Refuse an answer that breaks the request: too many ids, unknown ones, or a stop without any.
 
     No ids and `length` is an engine that has no room left for another one.
-
-    Raises:
-        EngineAnswerError: it is such an answer.
     """
     if max(generation.token_ids, default=0) >= vocabulary_size:
         raise EngineAnswerError(f"the engine returned the id {max(generation.token_ids)} of {vocabulary_size} ids")

@@ -232,11 +232,7 @@ class TooLarge(ValueError):
 
 
 def size_of(value: object, most: int = MOST_SIZE) -> int:
-    """Return how many characters of JSON a value takes.
-
-    Raises:
-        TooLarge: they are more than `most`, it is nested deeper than MOST_LEVELS, or a number has too many digits.
-    """
+    """Return how many characters of JSON a value takes."""
     if levels_of(value) > MOST_LEVELS:
         raise TooLarge(f"nested deeper than {MOST_LEVELS} levels")
     try:

@@ -77,11 +77,7 @@ class RemoteEnvironment(Struct, frozen=True, kw_only=True):
         return msgspec.convert(await self._ask("POST", path, {"split": split}), _Count).num_tasks
 
     async def get_task_range(self, split: str, start: int, stop: int) -> list[Task]:
-        """Return the tasks of `split` from `start` up to `stop`.
-
-        Raises:
-            SessionAnswerError: the server sends more or fewer than were asked for.
-        """
+        """Return the tasks of `split` from `start` up to `stop`."""
         return await self._tasks("/task_range", {"split": split, "start": start, "stop": stop}, range(start, stop))
 
     async def list_tasks(self, split: str) -> list[Task]:

@@ -31,11 +31,7 @@ REFUSALS = {
 
 
 async def ask_platform(path: str, answer_type: type[T], *, most: int, seconds: float) -> T:
-    """Return the platform's answer to `GET path`, of at most `most` bytes, within `seconds`.
-
-    Raises:
-        SessionError: it does not answer in time, refuses, or answers something else.
-    """
+    """Return the platform's answer to `GET path`, of at most `most` bytes, within `seconds`."""
     with boundary(SessionError, f"asking OpenReward for {path}"):
         async with (
             asyncio.timeout(seconds),
@@ -101,12 +97,7 @@ class _TaskDifficulty(Struct, frozen=True, kw_only=True):
 
 
 async def mean_rewards(name: str, split: str, variant: str | None, wanted: DifficultyConfig) -> dict[int, float]:
-    """Return the mean reward of each task of a split that has logged rollouts, by its index.
-
-    Raises:
-        ConfigError: the platform's key is missing.
-        SessionError: the platform does not answer, or knows no such environment.
-    """
+    """Return the mean reward of each task of a split that has logged rollouts, by its index."""
     if not api_key():
         raise ConfigError(f"the `difficulty` of {name} comes from OpenReward: set OPENREWARD_API_KEY")
     parameters = {"split": split, "variant": variant, "model_name": wanted.model_name}

@@ -67,32 +67,17 @@ class OpenRewardSession:
         self._listing = ToolListing()
 
     async def open(self, task: Task) -> Opening:
-        """Open a remote session of `task` and read its messages and tools.
-
-        Raises:
-            Overloaded: the server has no room for another session now.
-            SessionLost: the server cannot be reached, after bounded tries.
-            SessionError: the environment does not start, after bounded tries.
-        """
+        """Open a remote session of `task` and read its messages and tools."""
         with as_session_error(f"opening a session of {self._options.name}"):
             async with asyncio.timeout(self._options.open_seconds):
                 return await retried(lambda: self._begin(task), FAULTS, again=_begins_again)
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """Call a tool once. A refusal that is the model's mistake is a result with `failure`.
-
-        Raises:
-            SessionLost: the connection broke, or the server is away or has forgotten the session.
-            SessionError: the tool or the machinery failed, or the reply cannot be used.
-        """
+        """Call a tool once. A refusal that is the model's mistake is a result with `failure`."""
         return await self._call(call.name, call.arguments)
 
     async def answer(self, text: str) -> ToolResult:
-        """End the episode with a plain answer, by the environment's terminal tool.
-
-        Raises:
-            SessionError: as for `call`, or the environment takes no plain answer.
-        """
+        """End the episode with a plain answer, by the environment's terminal tool."""
         terminal = self._listing.terminal_tool
         if terminal is None:
             raise SessionError(f"{self._options.name} takes no plain answer: it has no terminal tool")
@@ -102,9 +87,6 @@ class OpenRewardSession:
         """Return the environment's comparative scores of conversations about this task, one for each, in order.
 
         It changes nothing on the server, so it is retried after a broken connection.
-
-        Raises:
-            SessionError: the environment does not score groups, its judge failed, or the scores cannot be used.
         """
         remote, name = self._remote, self._options.name
         if remote is None or not self._listing.supports_score_group:

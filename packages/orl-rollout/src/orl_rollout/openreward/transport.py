@@ -100,13 +100,7 @@ class Channel:
         self.cookies: dict[str, str] = {}
 
     async def request(self, method: str, path: str, headers: Mapping[str, str], body: Any) -> Any:
-        """Return the JSON of the answer, None if it is empty.
-
-        Raises:
-            Refusal: it answers with a status.
-            aiohttp.ClientError: it does not answer.
-            UnsafeAnswer: its answer is too large.
-        """
+        """Return the JSON of the answer, None if it is empty."""
         return await _when_started(lambda: self._ask(method, path, headers, body))
 
     async def stream(
@@ -122,10 +116,6 @@ class Channel:
 
         `resumes` are the pauses in seconds before a broken stream is resumed. A `repeatable` one, which changes nothing
         on the server, is also sent again.
-
-        Raises:
-            Refusal, aiohttp.ClientError, UnsafeAnswer: as for `request`.
-            RemoteFailure: the environment failed.
         """
         return await retried(
             lambda: _when_started(lambda: self._listen(path, headers, body)),
@@ -195,11 +185,7 @@ class Channel:
 
 
 async def open_session(channel: Channel, headers: Mapping[str, str], named: dict[str, Any]) -> str:
-    """Create a session and return its name. `named` holds it as `task_id` as soon as the server sends it.
-
-    Raises:
-        As for `Channel.stream`; aiohttp.ClientPayloadError: the server does not name the session.
-    """
+    """Create a session and return its name. `named` holds it as `task_id` as soon as the server sends it."""
     reply = await channel.stream("/create_session", headers, named, resumes=())
     named_by = cast("dict[str, object]", reply) if isinstance(reply, dict) else {}
     if name := named_by.get("sid") or named_by.get("task_id"):

@@ -156,12 +156,7 @@ class _Scores(Struct, frozen=True, kw_only=True):
 
 
 def scores_of(reply: object, count: int) -> tuple[float, ...]:
-    """Return the numbers of a scored group of `count`, from the reply to `/score_group`.
-
-    Raises:
-        SessionAnswerError: there are more or fewer, or one is not finite.
-        msgspec.ValidationError: the reply is not of the protocol.
-    """
+    """Return the numbers of a scored group of `count`, from the reply to `/score_group`."""
     numbers = tuple(score.reward for score in msgspec.convert(reply, _Scores).scores)
     if len(numbers) != count or not all(map(math.isfinite, numbers)):
         raise SessionAnswerError(f"{count} conversations were scored {list(numbers)}, not one finite number each")
@@ -204,10 +199,6 @@ def messages_of(reply: object) -> tuple[Message, ...]:
 
     The platform keeps tool results in the user's messages. Here each becomes a message of role `tool`, and those of an
     action follow it in the order of its calls.
-
-    Raises:
-        SessionAnswerError: a call has no result, or a result no call of its own.
-        msgspec.ValidationError: the reply is not of the protocol.
     """
     conversation = msgspec.convert(reply, tuple[_Message, ...])
     blocks = [block for sent in conversation for block in sent.blocks]

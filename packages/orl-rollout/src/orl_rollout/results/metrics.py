@@ -247,9 +247,6 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 
     It is the chance that at least one of k rollouts succeeds, estimated without bias: a random choice of k holds no
     success with the chance C(n-c, k) / C(n, k).
-
-    Raises:
-        ValueError: the numbers do not fit together.
     """
     if not (1 <= k <= n and 0 <= c <= n):
         raise ValueError(f"pass@{k} of {c} successes in {n} rollouts is not defined")

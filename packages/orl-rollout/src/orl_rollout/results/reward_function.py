@@ -43,11 +43,7 @@ class RewardFunction(Struct, frozen=True, kw_only=True):
             return self.function(trajectory, **settings)
 
     def reward_of(self, trajectory: Trajectory, config: EnvironmentConfig) -> float:
-        """Return the reward of `trajectory`, clamped as `reduce_reward` does.
-
-        Raises:
-            ValueError: the function does not return a finite number. All else that it raises goes through.
-        """
+        """Return the reward of `trajectory`, clamped as `reduce_reward` does."""
         answer = self.call(trajectory, config)
         if not _is_finite(answer):
             raise ValueError(f"it returned {answer!r}, not a finite number")

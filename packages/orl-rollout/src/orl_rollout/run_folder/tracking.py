@@ -71,11 +71,7 @@ def _is_logged_in() -> bool:
 
 
 def tracked_by(config: TrainerConfig) -> Tracking:
-    """Return `tracking_of` on this machine. Only a user who asks for it needs wandb.
-
-    Raises:
-        ConfigError: wandb or TensorBoard is asked for and not installed, or there is no key for `online`.
-    """
+    """Return `tracking_of` on this machine. Only a user who asks for it needs wandb."""
     if config.tensorboard and find_spec("tensorboard") is None:
         raise ConfigError(f"`tensorboard` is set, and {_install('tensorboard')}")
     tracked = tracking_of(config)

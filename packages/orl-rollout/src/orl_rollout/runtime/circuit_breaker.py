@@ -39,9 +39,6 @@ class CircuitBreaker:
         """Count one rollout; `error` is empty if it did not end in ERROR.
 
         `lost_since` is the moment (`time.monotonic`) from which its server was away, if it was lost by that.
-
-        Raises:
-            RunAborted: more than `max_error_rate` of the last rollouts ended in ERROR; names the latest fault.
         """
         now = time.monotonic()
         with self._lock:
@@ -60,22 +57,14 @@ class CircuitBreaker:
             raise RunAborted(f"{len(errors)} of the last {recent} rollouts ended in ERROR; the latest: {errors[-1]}")
 
     def saw_late(self, error: str) -> None:
-        """Count as `error` a rollout that was counted already, as one that did not end in ERROR.
-
-        Raises:
-            RunAborted: as `saw`.
-        """
+        """Count as `error` a rollout that was counted already, as one that did not end in ERROR."""
         with self._lock:
             if ("", False) in self._recent:
                 self._recent.remove(("", False))
         self.saw(error)
 
     def saw_bug(self, error: str) -> None:
-        """Count a bug of ours.
-
-        Raises:
-            RunAborted: it is the third.
-        """
+        """Count a bug of ours."""
         with self._lock:
             self._bugs += 1
             bugs = self._bugs

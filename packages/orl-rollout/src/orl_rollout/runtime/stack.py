@@ -110,11 +110,7 @@ async def open_runtime(
 
 
 async def run_all(plays: Iterable[Coroutine[Any, Any, None]], concurrency: int) -> None:
-    """Run all `plays`, `concurrency` at once; each is taken from the iterable when its turn comes.
-
-    Raises:
-        Exception: the first one that a play raises, one of ours before others; the other plays are cancelled.
-    """
+    """Run all `plays`, `concurrency` at once; each is taken from the iterable when its turn comes."""
     waiting = iter(plays)
 
     async def worker() -> None:

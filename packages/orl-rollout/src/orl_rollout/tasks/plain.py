@@ -49,11 +49,7 @@ class PlainSession:
     """The episode of a plain row: its messages, no tools, and one answer that ends it."""
 
     async def open(self, task: Task) -> Opening:
-        """Return the messages of the row.
-
-        Raises:
-            SessionError: the task is none of `plain_task`.
-        """
+        """Return the messages of the row."""
         try:
             prompt = msgspec.convert(task.task_spec, PlainRow).prompt
         except msgspec.ValidationError as exc:
@@ -63,11 +59,7 @@ class PlainSession:
         return Opening(messages=messages, tools=(), accepts_text_answer=True, judges_any_answer=True)
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """Refuse: there is no tool.
-
-        Raises:
-            SessionError: always.
-        """
+        """Refuse: there is no tool."""
         raise SessionError(f"a plain row has no tool `{call.name}`")
 
     async def answer(self, text: str) -> ToolResult:

@@ -63,11 +63,6 @@ class ChatTemplate:
 
     `thinking` sets the reasoning switch; `variables` are the user's own (`chat_template_kwargs`) and win over it.
     `clock` is what `strftime_now` shows, None is now.
-
-    Raises:
-        RenderError: the text is no template.
-        ConfigError: a variable that orl fills in itself, that the template does not read, of a wrong type, or set to a
-            word that the template does not know.
     """
 
     def __init__(
@@ -125,11 +120,7 @@ class ChatTemplate:
         add_generation_prompt: bool,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """Return the text of a conversation. `variables` replace the frozen ones.
-
-        Raises:
-            jinja2.TemplateError: the template refuses the conversation.
-        """
+        """Return the text of a conversation. `variables` replace the frozen ones."""
         return self._template.render(
             messages=[with_reasoning(message) for message in messages],
             tools=tools,

@@ -29,9 +29,6 @@ def read_tiktoken(file: Path, code: Path | None, added: Mapping[str, Any]) -> To
 
     `code` is the checkpoint's own Python file, which states the pattern; `added` is `added_tokens_decoder` of
     tokenizer_config.json. Ids between them that have no name are reserved.
-
-    Raises:
-        RenderError: a file that cannot be read so.
     """
     if code is None:
         raise RenderError(f"{file} states no pattern: copy the checkpoint's tokenization_*.py there, it is not run")
@@ -47,11 +44,7 @@ def read_tiktoken(file: Path, code: Path | None, added: Mapping[str, Any]) -> To
 
 
 def read_tekken(file: Path) -> Tokenizer:
-    """Return the tokenizer of a `tekken.json` that lists its special tokens. They come first, then the ranks.
-
-    Raises:
-        RenderError: a file that cannot be read so.
-    """
+    """Return the tokenizer of a `tekken.json` that lists its special tokens. They come first, then the ranks."""
     with boundary(RenderError, f"reading {file}"):
         tree: dict[str, Any] = json.loads(file.read_bytes())
         config = tree["config"]
