@@ -6,13 +6,14 @@ import socket
 import time
 from importlib.metadata import version
 
+import msgspec
 import pytest
 from orl_core.config import decode_config
 from orl_core.errors import ConfigError, SessionError
 from orl_core.messages import ToolCall, text_of
 from orl_core.task import Task
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.openreward.wire import decode_listing
+from orl_rollout.openreward.wire import ToolListing
 from orl_rollout.run_folder.environments import record_versions
 from orl_testing import environments as envs
 
@@ -53,7 +54,7 @@ async def test_a_terminal_tool_is_hidden_and_takes_the_answer(gallery):  # shows
 
 def test_terminal_tool_is_hidden_though_the_server_lists_it():
     tools = [{"name": "look", "input_schema": None}, {"name": "submit"}]
-    listing = decode_listing({"tools": tools, "terminal_tool": {"name": "submit", "arg": "answer"}})
+    listing = msgspec.convert({"tools": tools, "terminal_tool": {"name": "submit", "arg": "answer"}}, ToolListing)
     assert [tool.name for tool in listing.specs()] == ["look"]
 
 

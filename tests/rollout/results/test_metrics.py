@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from math import nan
 
 import msgspec
@@ -11,7 +12,16 @@ from hypothesis import strategies as st
 from msgspec import structs
 from orl_core.messages import Action, FailureKind, ToolResult
 from orl_core.trajectory import Generation, StopDetail, StopReason, Trajectory, Turn
-from orl_rollout.results.metrics import RolloutStats, evaluation_metrics, metrics_of, stats_of, training_metrics
+from orl_rollout.results.metrics import (
+    RolloutStats,
+    evaluation_metrics,
+    mean_pass_at_k,
+    metrics_of,
+    pass_at_k,
+    stats_of,
+    training_metrics,
+    wilson,
+)
 from orl_rollout.results.outcome import outcome_of
 
 from tests.kit.secrets import NO_SECRETS
@@ -147,3 +157,41 @@ def test_evaluation_has_pass_at_k_by_set_and_in_all():  # shows A21
     assert "C/D/test/success" not in metrics  # its only split is the environment itself
     assert evaluation_metrics([broken]).keys() >= {"A/B/tasks"}
     assert "A/B/pass@1" not in evaluation_metrics([broken])
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=9), st.data())
+def test_it_is_the_share_of_choices_that_hold_a_success(outcomes: list[bool], data: st.DataObject) -> None:  # shows A21
+    k = data.draw(st.integers(1, len(outcomes)))
+    choices = list(combinations(outcomes, k))
+    expected = sum(map(any, choices)) / len(choices)
+    assert pass_at_k(len(outcomes), sum(outcomes), k) == pytest.approx(expected)
+
+
+@given(st.integers(1, 200), st.data())
+def test_it_grows_with_k_and_starts_at_the_success_rate(n: int, data: st.DataObject) -> None:
+    c = data.draw(st.integers(0, n))
+    values = [pass_at_k(n, c, k) for k in range(1, n + 1)]
+    assert values[0] == pytest.approx(c / n)
+    assert values == sorted(values)
+    assert values[-1] == (1.0 if c else 0.0)
+
+
+def test_mean_over_tasks_for_doubling_k_all_tasks_have() -> None:
+    means = mean_pass_at_k({"a": [True, False, False, False, False], "b": [True] * 6, "c": []})
+    assert means == {1: pytest.approx(0.6), 2: pytest.approx(0.7), 4: pytest.approx(0.9), 5: pytest.approx(1.0)}
+    assert mean_pass_at_k({}) == {}
+
+
+@pytest.mark.parametrize(
+    ("rate", "n", "low", "high"),
+    [(0.5, 10, 0.2366, 0.7634), (0.0, 10, 0.0, 0.2775), (1.0, 20, 0.8389, 1.0), (0.3, 100, 0.2189, 0.3958)],
+)
+def test_wilson_gives_the_published_values(rate: float, n: int, low: float, high: float):
+    assert wilson(rate, n) == pytest.approx((low, high), abs=5e-5)
+
+
+@given(rate=st.floats(0, 1), n=st.integers(0, 10**6))
+def test_wilson_holds_the_rate_within_bounds(rate: float, n: int):
+    low, high = wilson(rate, n)
+    assert 0 <= low <= rate + 1e-9
+    assert rate - 1e-9 <= high <= 1

@@ -16,8 +16,7 @@ from orl_core.config import EnvironmentConfig, decode_config
 from orl_core.errors import ConfigError
 from orl_core.reward import reduce_reward
 from orl_core.trajectory import StopReason, Trajectory
-from orl_rollout.results.outcome import outcome_of
-from orl_rollout.results.reward_function import RewardFunction, load_reward
+from orl_rollout.results.outcome import RewardFunction, load_reward, outcome_of
 
 from tests.kit.secrets import NO_SECRETS
 from tests.kit.strategies import trajectories

@@ -65,15 +65,6 @@ def runtime(client: Any, **environment: Any) -> Runtime:
     return runtime_of(config, client)
 
 
-async def test_the_configured_limit_holds():
-    server = Choosy(100)
-    playing = runtime(server, max_concurrency=2)
-    await asyncio.gather(
-        *(playing.play(RolloutRequest(task=task_of("Full"), rollout_id=str(n)), model(("act",))) for n in range(8))
-    )
-    assert (server.most, server.refusals) == (2, 0)
-
-
 @pytest.mark.slow
 async def test_waiting_for_a_slot_counts_against_no_deadline():
     """Ten rollouts of 0.2 s, one after another: the last waits longer than a rollout may take."""

@@ -20,8 +20,7 @@ from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 from orl_core.errors import RenderError
 from orl_core.render import Renderer
 from orl_core.render.certify import BENIGN
-from orl_rollout.tokenizer.pretrained import check_hub, load_pretrained
-from orl_rollout.tokenizer.rank_files import read_tekken, read_tiktoken
+from orl_rollout.tokenizer.pretrained import check_hub, load_pretrained, read_tekken, read_tiktoken
 from orl_rollout.tokenizer.tokenizer import HFTokenizer, load_tokenizer
 from tokenizers import Tokenizer, pre_tokenizers
 

@@ -163,8 +163,12 @@ def _locked(folder: Path) -> Generator[None]:
 
 
 def _configured(arguments: argparse.Namespace, before: Path | None) -> tuple[RunConfig, Path]:
-    """Return the configuration and the folder, which are those of the run `before` if there is one."""
-    from orl_rollout.results.reward_function import load_reward
+    """Return the configuration and the folder, which are those of the run `before` if there is one.
+
+    Raises:
+        ConfigError: it is wrong, or the rollouts would be others than before.
+    """
+    from orl_rollout.results.outcome import load_reward
     from orl_rollout.runtime.player import load_player
 
     if before:

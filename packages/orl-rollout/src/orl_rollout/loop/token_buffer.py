@@ -31,9 +31,6 @@ class TokenBuffer(Sequence[int]):
     def __iter__(self) -> Iterator[int]:
         return iter(self._ids)
 
-    def __repr__(self) -> str:
-        return f"TokenBuffer({self._ids})"
-
     @overload
     def __getitem__(self, place: SupportsIndex) -> int: ...
     @overload

@@ -22,8 +22,6 @@ from orl_core.errors import ConfigError
 from orl_rollout.edge.files import read_lines
 from orl_rollout.logs import Sparing, logger_of
 
-logger = logger_of("orl")
-
 FILES = "sessions-*.jsonl"
 ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
@@ -49,7 +47,7 @@ class OpenSessions:
         self._path = self._folder / FILES.replace("*", f"{socket.gethostname()}-{own}-{start_of(own)}")
         self._open: set[str] = set()
         self._lock = threading.Lock()
-        self._warnings = Sparing(logger)
+        self._warnings = Sparing(logger_of("orl"))
         self._file = -1
 
     def opened(self, environment: str, name: str) -> None:

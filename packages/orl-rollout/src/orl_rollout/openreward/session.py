@@ -32,9 +32,7 @@ from orl_rollout.openreward.transport import FAULTS, Endpoint, Refusal, transien
 from orl_rollout.openreward.wire import (
     ToolListing,
     candidate_of,
-    decode_listing,
     messages_of,
-    prompt_of,
     result_of,
     scores_of,
 )
@@ -116,8 +114,8 @@ class OpenRewardSession:
                 if refusal.status not in FORGOTTEN:
                     raise
                 raise aiohttp.ServerDisconnectedError("the server restarted: it has forgotten the session") from refusal
-            messages = messages_of(answer) if name == "/messages" else prompt_of(answer)
-            self._listing = decode_listing((await remote.get("/task_tools", "/tools"))[1])
+            messages = messages_of(answer if name == "/messages" else [{"role": "user", "blocks": answer}])
+            self._listing = msgspec.convert((await remote.get("/task_tools", "/tools"))[1], ToolListing)
             begun = True
         finally:
             if not begun:

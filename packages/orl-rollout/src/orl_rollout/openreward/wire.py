@@ -79,7 +79,7 @@ class TerminalTool(Struct, frozen=True, kw_only=True):
 
 
 class ToolListing(Struct, frozen=True, kw_only=True):
-    """The tools and abilities of a session."""
+    """The tools and abilities of a session: the reply to `/task_tools` or `/tools`."""
 
     tools: tuple[_Tool, ...] = ()
     terminal_tool: TerminalTool | None = None
@@ -103,11 +103,6 @@ class ToolListing(Struct, frozen=True, kw_only=True):
             for tool in self.tools
             if tool.name != hidden
         )
-
-
-def decode_listing(reply: object) -> ToolListing:
-    """Decode the reply to `/task_tools` or `/tools`."""
-    return msgspec.convert(reply, ToolListing)
 
 
 def result_of(name: str, reply: object, seconds: float) -> ToolResult:
@@ -223,11 +218,6 @@ def messages_of(reply: object) -> tuple[Message, ...]:
             results.remove(result)
             messages.append(Message(role="tool", name=call.name, content=_content(result.blocks)))
     return tuple(messages)
-
-
-def prompt_of(reply: object) -> tuple[Message, ...]:
-    """Return one message of the user from the reply to `/prompt`, of servers without conversations."""
-    return messages_of([{"role": "user", "blocks": reply}])
 
 
 def _content(blocks: Iterable[_Block]) -> tuple[Block, ...]:

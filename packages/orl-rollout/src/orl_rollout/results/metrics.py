@@ -248,8 +248,6 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     It is the chance that at least one of k rollouts succeeds, estimated without bias: a random choice of k holds no
     success with the chance C(n-c, k) / C(n, k).
     """
-    if not (1 <= k <= n and 0 <= c <= n):
-        raise ValueError(f"pass@{k} of {c} successes in {n} rollouts is not defined")
     return 1.0 - comb(n - c, k) / comb(n, k)
 
 
@@ -259,17 +257,11 @@ def mean_pass_at_k(successes: Mapping[str, Sequence[bool]]) -> dict[int, float]:
     `successes` holds, by task, whether each of its rollouts succeeded; tasks without rollouts are left out.
     """
     tasks = [outcomes for outcomes in successes.values() if outcomes]
-    largest = min(map(len, tasks), default=0)
-    return {k: fmean(pass_at_k(len(task), sum(task), k) for task in tasks) for k in _ladder(largest)}
-
-
-def _ladder(largest: int) -> Iterable[int]:
-    k = 1
-    while k < largest:
-        yield k
-        k *= 2
-    if largest:
-        yield largest
+    if not tasks:
+        return {}
+    largest = min(map(len, tasks))
+    ks = [*(2**n for n in range(largest.bit_length()) if 2**n < largest), largest]
+    return {k: fmean(pass_at_k(len(task), sum(task), k) for task in tasks) for k in ks}
 
 
 def wilson(rate: float, n: float) -> tuple[float, float]:

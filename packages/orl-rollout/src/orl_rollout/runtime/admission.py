@@ -33,7 +33,6 @@ from orl_rollout.loop.clock import postpone
 from orl_rollout.loop.engine import Engine
 from orl_rollout.loop.session import Exhausted, Opening, Overloaded, Session, SessionLost, Unserved
 
-logger = logger_of("orl")
 T = TypeVar("T")
 
 FIRST_PAUSE = 0.25  # seconds, at most, before the second try of an opening; then twice as long each time
@@ -57,7 +56,7 @@ class AdaptiveLimiter:
         self.name = name
         self.patience = patience
         self.answered = False
-        self.warnings = Sparing(logger)
+        self.warnings = Sparing(logger_of("orl"))
         self._most = float(most or math.inf)
         self.limit = self._most
         self.taken = 0

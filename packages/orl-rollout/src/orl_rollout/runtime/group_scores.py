@@ -24,13 +24,12 @@ from orl_core.trajectory import Trajectory
 from orl_rollout.episodes.conversation import conversation
 from orl_rollout.logs import Sparing, logger_of
 from orl_rollout.loop.clock import never, within
+from orl_rollout.loop.loop import CLOSE_SECONDS
 from orl_rollout.loop.session import Opening, Unserved
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.runtime.admission import AdaptiveLimiter, Ticket
 
 warnings = Sparing(logger_of("orl"))
-
-CLOSE_SECONDS = 15.0  # what a session may take to close
 
 
 class Judge(Protocol):
@@ -145,17 +144,14 @@ async def compare(
         for place, score in zip(places, group or (), strict=False):
             scores[place] = score
     rewards = group_rewards([outcome.reward for outcome in outcomes], scores, config)
-    return [_paid(outcome, reward) for outcome, reward in zip(outcomes, rewards, strict=True)], metrics_of_groups(
-        scored
-    )
+    paid: list[Outcome] = []
+    for outcome, reward in zip(outcomes, rewards, strict=True):
+        data = tuple(structs.replace(datum, reward=reward) for datum in outcome.datums)
+        paid.append(structs.replace(outcome, reward=reward, datums=data))
+    return paid, metrics_of_groups(scored)
 
 
 def metrics_of_groups(scored: Sequence[tuple[float, ...] | None]) -> dict[str, float]:
     """Return the number of groups to be scored, and the share of them that could not be."""
     failed = sum(scores is None for scores in scored)
     return {"group_reward/groups": float(len(scored)), "group_reward/failed": failed / len(scored) if scored else 0.0}
-
-
-def _paid(outcome: Outcome, reward: float) -> Outcome:
-    data = tuple(structs.replace(datum, reward=reward) for datum in outcome.datums)
-    return structs.replace(outcome, reward=reward, datums=data)

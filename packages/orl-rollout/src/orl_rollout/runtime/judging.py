@@ -23,8 +23,7 @@ from orl_core.trajectory import StopReason, Trajectory
 from orl_rollout.edge.interrupt import on_thread
 from orl_rollout.edge.secrets import Scrubber
 from orl_rollout.episodes.journal import Journal
-from orl_rollout.results.outcome import UNJUDGED, Outcome, outcome_of
-from orl_rollout.results.reward_function import RewardFunction, load_reward
+from orl_rollout.results.outcome import UNJUDGED, Outcome, RewardFunction, load_reward, outcome_of
 
 REWARD_SECONDS = 300.0  # for a call, unless the configuration says how many
 ASYNC_CALLS = 64  # of an `async def` at once

@@ -39,10 +39,11 @@ class TemplateSettings(TypedDict, total=False):
 class HFTokenizer:
     """The Tokenizer protocol over a fast tokenizer. Its methods may be called from several threads.
 
-    `stop_ids` are further ids that end an action, such as the generation config's, or texts of added tokens; the
-    tokenizer's own end-of-sequence id is always one. `turn_end` is a token that the template prints behind an
-    assistant's message and that ends an action too; "" if one of the others is there. `thinking` sets the template's
-    reasoning switch, under the name that the template reads.
+    `added_tokens` are the ids of the added tokens that are not white space alone, by text.
+    `stop_ids` are further ids that end an action, such as the generation config's, or texts of added tokens. The
+    tokenizer's own end-of-sequence id is always the last one, and the id of `turn_end` the first. `turn_end` is a token
+    that the template prints behind an assistant's message and that ends an action too; "" if one of the others is
+    there. `thinking` sets the template's reasoning switch, under the name that the template reads.
     `chat_template` is a text that replaces the checkpoint's own template; `chat_template_kwargs` are variables for it.
     `clock` is the time that the template shows; None is now.
 
@@ -76,17 +77,19 @@ class HFTokenizer:
         self._backend = hf.backend_tokenizer
         self._plain, self._moved = _without_control_tokens(self._backend)
         self._sorted_tools = bool(hf.init_kwargs.get("sorted_tools"))
-        self._added: dict[str, int] = {text: token for text, token in hf.get_added_vocab().items() if not _blank(text)}
-        if unknown := [text for text in stop_ids if isinstance(text, str) and text not in self._added]:
-            near = did_you_mean(unknown[0], self._added)
+        self.added_tokens: dict[str, int] = {
+            text: token for text, token in hf.get_added_vocab().items() if not _blank(text)
+        }
+        if unknown := [text for text in stop_ids if isinstance(text, str) and text not in self.added_tokens]:
+            near = did_you_mean(unknown[0], self.added_tokens)
             raise ConfigError(
                 f"`stop_tokens`: {unknown[0]!r} is not an added token of {name}{near or ': leave it out'}"
             )
         end: list[int] = [] if hf.eos_token_id is None else [hf.eos_token_id]
-        ends = [*(self._added[stop] if isinstance(stop, str) else stop for stop in stop_ids), *end]
+        ends = [*(self.added_tokens[stop] if isinstance(stop, str) else stop for stop in stop_ids), *end]
         # Some decoders strip a space from the start of a text. A control token before the text keeps it.
         spaced = self._backend.decode(self._plain.encode(" a", add_special_tokens=False).ids) == " a"
-        self._anchor = [] if spaced else list(self._added.values())[:1]
+        self._anchor = [] if spaced else list(self.added_tokens.values())[:1]
         self._anchored = len(self._backend.decode(self._anchor, skip_special_tokens=False))
         self.chat_template = ChatTemplate(
             chat_template or _template_of(hf),
@@ -95,9 +98,9 @@ class HFTokenizer:
             variables=chat_template_kwargs,
             clock=clock,
         )
-        self.turn_end = self._turn_end([text for text, token in self._added.items() if token in ends])
-        own = [self._added[self.turn_end]] if self.turn_end else []
-        self._stop_ids: tuple[int, ...] = tuple(dict.fromkeys([*own, *ends]))
+        self.turn_end = self._turn_end([text for text, token in self.added_tokens.items() if token in ends])
+        own = [self.added_tokens[self.turn_end]] if self.turn_end else []
+        self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys([*own, *ends]))
 
     def _turn_end(self, stops: Sequence[str]) -> str:
         """Return the added token that the template prints behind an assistant's message; "" if a stop is there."""
@@ -110,13 +113,8 @@ class HFTokenizer:
                 )
         except RenderError:  # the certificate says what is wrong
             return ""
-        ends = [text for text in self._added if all(one.lstrip().startswith(text) for one in (between, last))]
+        ends = [text for text in self.added_tokens if all(one.lstrip().startswith(text) for one in (between, last))]
         return "" if any(stop in between for stop in stops) else max(ends, key=len, default="")
-
-    @property
-    def added_tokens(self) -> Mapping[str, int]:
-        """Return every added token that is not white space alone, special or not: its text and its id."""
-        return self._added
 
     @property
     def vocabulary_size(self) -> int:
@@ -127,11 +125,6 @@ class HFTokenizer:
         """
         known = 1 + max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1)
         return max(known, *_embedding_sizes(self._hf.name_or_path))
-
-    @property
-    def stop_ids(self) -> tuple[int, ...]:
-        """Return `turn_end`, the stop tokens, the generation config's end-of-sequence ids, then the tokenizer's own."""
-        return self._stop_ids
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, without added tokens. The interpreter lock is released meanwhile.

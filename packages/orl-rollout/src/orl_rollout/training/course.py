@@ -26,8 +26,7 @@ from orl_rollout.edge.secrets import missing_key, unset_in
 from orl_rollout.gpus import gpu_usage
 from orl_rollout.logs import logger_of
 from orl_rollout.results.metrics import evaluation_metrics, stats_of, training_metrics
-from orl_rollout.results.outcome import Outcome
-from orl_rollout.results.reward_function import load_reward
+from orl_rollout.results.outcome import Outcome, load_reward
 from orl_rollout.run_folder import metrics_log
 from orl_rollout.run_folder.contract import CHECKPOINT, Plan, Run
 from orl_rollout.run_folder.judges import DIFFERENCE, LogprobDrift

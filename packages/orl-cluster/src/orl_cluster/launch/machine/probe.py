@@ -29,7 +29,7 @@ from orl_core.text import did_you_mean
 from orl_rollout.edge import children
 from orl_rollout.functions import find_modules_in
 from orl_rollout.gpus import Gpu, count_gpus, gpu_memory
-from orl_rollout.results.reward_function import load_reward
+from orl_rollout.results.outcome import load_reward
 from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER
 from orl_rollout.runtime.player import load_player
 
