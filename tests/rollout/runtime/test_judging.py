@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -347,30 +346,21 @@ async def test_disk_that_takes_no_unjudged_rollout_ends_the_run(tmp_path: Path) 
             await playing(PLAIN, journal)(1)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)])
-def test_process_ends_while_judging_and_loses_nothing(  # shows A5
-    number: signal.Signals, code: int, tmp_path: Path, gate: Gate
-) -> None:
+def test_process_ends_while_judging_and_loses_nothing(tmp_path: Path, gate: Gate) -> None:  # shows A5
     program = f"""
-import asyncio, sys
-from orl_rollout.edge import interrupt
+import asyncio
 from {HERE} import GATES, PLAIN, Journal, all_at, playing
 async def main():
     tasks = all_at(playing(PLAIN, Journal({str(tmp_path)!r})), [0])
     await GATES[-1].entered(1)
     print("judging", flush=True)
     await tasks[0]
-try:
-    with interrupt.listening():
-        interrupt.run(main())
-except interrupt.Interrupted:
-    sys.exit(130)
+asyncio.run(main())
 """
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, cwd=ROOT) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"judging\n"
-        child.send_signal(number)
-        assert child.wait(30) == code  # the gate opens after 60 seconds
+        child.kill()
     assert read(tmp_path) == [UNJUDGED]
     gate.opened.set()
     with Journal(tmp_path) as journal:  # the next process plays it again: it counts once

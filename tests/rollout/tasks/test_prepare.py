@@ -131,7 +131,6 @@ async def test_a_server_that_only_lists_is_listed(tmp_path):  # shows A8
     ("environment", "settings", "message"),
     [
         ("Nowhere", {}, "no environment `nowhere`"),
-        ("Echo", {"variant": "nowhere"}, "no environment `nowhere`"),
         ("Echo", {"splits": ["trian"]}, "no split `trian`; its splits are: train, test"),
     ],
 )
@@ -225,8 +224,6 @@ def test_cookbook_rows_are_the_same_tasks(tmp_path):  # shows D15
 @pytest.mark.parametrize(
     ("metadata", "told"),
     [
-        ("no JSON", "no JSON text"),
-        ("[1]", "no JSON text"),
         ('{"env_name": "gallery/Echo"}', "deployment_name"),
         ('{"env_name": "gallery/Ecco", "deployment_name": "gallery/Ecco"}', "no environment `gallery/Ecco`"),
         ('{"question": 1}', "plain row"),
@@ -286,7 +283,7 @@ def saying(count):
     return Boastful
 
 
-@pytest.mark.parametrize("count", [-1, 2**63, "10", 2.5, True, None], ids=repr)
+@pytest.mark.parametrize("count", [-1, 2**63, "10"], ids=repr)
 async def test_number_of_tasks_that_is_none_leaves_the_old_file(old, count):
     with (
         envs.serve(saying(count)) as served,
@@ -296,9 +293,8 @@ async def test_number_of_tasks_that_is_none_leaves_the_old_file(old, count):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("count", [2**31, 2**62])
-async def test_few_tasks_of_a_huge_listing_are_drawn_in_little_memory(tmp_path, count):
-    with envs.serve(saying(count)) as served:
+async def test_few_tasks_of_a_huge_listing_are_drawn_in_little_memory(tmp_path):
+    with envs.serve(saying(2**62)) as served:
         config = config_of(served.url, Boastful={})
         tracemalloc.start()
         try:
