@@ -91,7 +91,7 @@ def working(text: Callable[[], str]) -> Generator[None]:
 
 
 def work() -> str:
-    """Return what this process does now, as it may be shown, for a bar or a line of a log; "" if nothing says so."""
+    """Return what this process does now, for a bar or a log; "" if nothing says so."""
     for text in _works[-1:]:
         return shown(text())
     return ""

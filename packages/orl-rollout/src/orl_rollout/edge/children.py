@@ -189,7 +189,7 @@ def running(
     hidden: Iterable[str],
     signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGKILL),
 ) -> Generator[subprocess.Popen[bytes]]:
-    """Yield the process of `command`, which leads a process group. `signals` end the group with the block.
+    """Yield the process of `command`, a group leader. `signals` end the group with the block.
 
     Its output is appended to `log` without the values of the variables `hidden`.
     """
@@ -220,7 +220,7 @@ def free_port() -> int:
 
 @contextmanager
 def _scrubbing(log: Path, environment: Mapping[str, str], hidden: Iterable[str]) -> Generator[IO[bytes]]:
-    """Yield the end of a pipe that leads into `log`, with the values of secret variables of `environment` taken out.
+    """Yield a pipe into `log` that takes out secrets of `environment`.
 
     Secret are the variables `hidden`, those whose name says so, and those that hold a login. The log is complete when
     the block is left, if every process that writes to it has ended.

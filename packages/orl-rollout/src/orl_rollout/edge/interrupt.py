@@ -64,7 +64,7 @@ class Listener:
 
     @contextmanager
     def registered(self, callbacks: list[Callable[[], None]], callback: Callable[[], None]) -> Generator[None]:
-        """Hold `callback` in `callbacks`, which are those of this listener, while the block runs."""
+        """Keep `callback` in the list `callbacks` while the block runs."""
         callbacks.append(callback)
         try:
             yield
@@ -113,7 +113,7 @@ class Listener:
             signal.signal(number, self._kept[number])
 
     def forget(self) -> None:
-        """Give the signals back in a forked child, which shares the pipe and has no watcher."""
+        """Give the signals back in a forked child. It shares the pipe and has no watcher."""
         if self.installed:
             signal.set_wakeup_fd(self._wakeup)
             self.restore()
@@ -256,7 +256,7 @@ def held() -> AbstractContextManager[None]:
 
 
 def result_of(future: Future[T], seconds: float | None = None) -> T:
-    """Return the result of `future`, which another thread sets within `seconds`. A signal ends the wait.
+    """Wait for `future` of another thread, for `seconds` at most. A signal ends the wait.
 
     Raises:
         Interrupted: a signal came first.
@@ -271,7 +271,7 @@ def result_of(future: Future[T], seconds: float | None = None) -> T:
 
 
 def on_thread(work: Callable[[], T], what: str = "a bug in orl") -> Future[T]:
-    """Start `work` on a daemon thread, which does not keep the process alive. `what` as in `boundary`."""
+    """Start `work` on a daemon thread: it does not keep the process alive. `what` as in `boundary`."""
     done: Future[T] = Future()
     done.set_running_or_notify_cancel()  # a caller that is cancelled cannot cancel the work
 

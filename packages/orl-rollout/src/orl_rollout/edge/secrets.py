@@ -80,13 +80,13 @@ def entries_of(config: RunConfig, env_name: str) -> list[SecretEntry]:
 
 
 def all_entries(config: RunConfig) -> list[SecretEntry]:
-    """Return every secret of the configuration, those of the run first."""
+    """Return every secret of the configuration, the run's own first."""
     own = [entry for name, environment in config.environments.items() for entry in _held(environment.secrets, name)]
     return [*_held(config.secrets, ""), *own]
 
 
 def agent_secrets(config: RunConfig) -> list[tuple[str, str]]:
-    """Return the variables of this process that the agent's program gets and that take a secret, with their values."""
+    """Return the secret variables of the agent's program, with their values in this process."""
     variables = config.agent_config.env if config.agent_config else {}
     names = [name for name, value in variables.items() if value is None and takes_secret(name)]
     return [(name, os.environ.get(name, "")) for name in names]
@@ -201,7 +201,7 @@ class Scrubber:
         return _masked(text, self._echoes(text))
 
     def find_in(self, tree: object) -> bool:
-        """Return whether a string or a number of `tree`, of plain JSON types, echoes a secret, alone or joined."""
+        """Return whether strings and numbers of `tree`, plain JSON, echo a secret, also joined."""
         return bool(self._forms) and self.find("".join(text for _, (_, text) in _by_path(tree)))
 
     def scrub_in(self, tree: Any) -> Any:

@@ -82,7 +82,7 @@ def _run_info(trainer: TrainerConfig, *, evaluation: bool) -> dict[str, Any]:
 
 
 def _wire(event: dict[str, Any]) -> dict[str, Any]:
-    """Return an event without nulls, NUL characters and lone surrogates, none of which the platform takes."""
+    """Remove from an event what the platform refuses: nulls, NUL characters, lone surrogates."""
     return map_strings(_without_none(plain(event)), _text)
 
 

@@ -65,7 +65,7 @@ class Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def lost(self) -> bool:
-        """Tell whether nothing judged the rollout, so that it may be played again."""
+        """Return whether nothing judged the rollout, so that it may be played again."""
         return self.trajectory.stop_reason in UNJUDGED
 
     @property
@@ -214,7 +214,7 @@ def _entries(file: Path) -> Iterator[Entry]:
 
 def _warn_of_gap(file: Path, start: int, end: int) -> None:
     if end > start:
-        logger.warning("%s: %d bytes at byte %d are no whole record: skipped", file, end - start, start)
+        logger.warning("%s: skipped %d bytes at offset %d: incomplete record", file, end - start, start)
 
 
 def _frame_of(outcome: Outcome, step: int | None, replaced: bool = False) -> bytes:

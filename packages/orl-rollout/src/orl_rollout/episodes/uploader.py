@@ -53,7 +53,7 @@ AGAIN = frozenset({401, 402, 404, 405, 407, 408, 425, 429})  # key, account, add
 
 
 def uploads(config: RunConfig, env_name: str) -> bool:
-    """Tell whether rollouts of an environment are uploaded: as `rollout.upload` says, else the platform's, with a key.
+    """Return whether rollouts of an environment are uploaded: by `rollout.upload`, else the platform's, with a key.
 
     Raises:
         ConfigError: `rollout.upload` is set and there is no key.
@@ -307,7 +307,7 @@ def replace_lost(folder: Path) -> None:
 
 
 def unsent(folder: Path) -> bool:
-    """Tell whether files of the journal in `folder` hold more than was noted as sent. No folder holds nothing."""
+    """Return whether files of the journal in `folder` hold more than was noted as sent. No folder holds nothing."""
     places = _read(folder / "uploads.json")
     sizes = {file.name: file.stat().st_size for file in journal_files(folder) if file.is_file()}
     return any(places.get(name, 0) < size for name, size in sizes.items())

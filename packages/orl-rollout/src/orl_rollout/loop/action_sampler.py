@@ -88,6 +88,6 @@ def sampling_of(
 
 
 def sampling_seed(*parts: int | str) -> int:
-    """Return a seed below 2**31 for `parts`, such as the run's seed, the task, the rollout and the turn."""
+    """Return a seed below 2**31 for `parts`, such as run, task, rollout and turn."""
     digest = blake2b(repr(parts).encode(), digest_size=4).digest()
     return int.from_bytes(digest) >> 1

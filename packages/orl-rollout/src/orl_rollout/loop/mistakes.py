@@ -49,7 +49,7 @@ class Mistakes:
         return None, (text_message("user", text),)
 
     def gives_up(self, *, refused: bool) -> bool:
-        """Count the turns in a row of which nothing was done. Return whether they reach `max_invalid`."""
+        """Count the turns in a row that did nothing. Return whether they reach `max_invalid`."""
         self._invalid = self._invalid + 1 if refused else 0
         most = self._limits.max_invalid
         return most is not None and self._invalid >= most

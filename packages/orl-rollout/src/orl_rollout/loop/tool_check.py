@@ -107,7 +107,7 @@ class Toolbox:
 
 
 def _is_light(calls: Sequence[ToolCall | ParseFailure]) -> bool:
-    """Tell whether the arguments of `calls` together are small enough to be checked on the event loop."""
+    """Return whether the arguments of `calls` together are small enough to be checked on the event loop."""
     try:
         size_of([call.arguments for call in calls if isinstance(call, ToolCall)], INLINE_SIZE)
     except TooLarge:
@@ -125,7 +125,7 @@ def _line(text: str) -> str:
 
 @lru_cache(maxsize=256)
 def _schema(text: str) -> Schema:
-    """Return the schema of `text`, in JSON, which is made once for all episodes: it takes milliseconds."""
+    """Return the schema of `text`, in JSON. It takes milliseconds, once for all episodes."""
     return Schema(json.loads(text))
 
 
@@ -134,7 +134,7 @@ class NoSchema(ValueError):
 
 
 class Schema:
-    """A JSON schema, ready to be applied. It is no larger than `json_size` allows.
+    """A JSON schema, ready to be applied. It is no larger than `size_of` allows.
 
     `$schema` may name draft 4, 6, 7 or 2019-09; without a known name it is read by draft 2020-12. `nullable` of
     OpenAPI 3.0 is obeyed.
@@ -164,7 +164,7 @@ class Schema:
 
 
 def _validator(tree: dict[str, Any]) -> Any:
-    """Return the validator of a schema, of the draft that `$schema` names, with the first engine for its patterns."""
+    """Return the validator of a schema, with the first engine that reads its patterns."""
     refused: list[ValueError] = []
     for schema in (_with_null(tree), tree):  # the second for a `$ref` whose path leads through a nullable schema
         for engine in _ENGINES:

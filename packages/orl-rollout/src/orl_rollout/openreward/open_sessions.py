@@ -110,7 +110,7 @@ def _open_in(path: Path) -> dict[str, str]:
 
 
 def start_of(process: int) -> str:
-    """Return when `process` began, which no later process of that id shares; "" if it has ended."""
+    """Return when `process` began; "" if it has ended. No later process of that id shares it."""
     with suppress(OSError, psutil.Error):
         running = psutil.Process(process)
         if running.status() in ENDED:

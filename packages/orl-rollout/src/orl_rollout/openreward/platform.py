@@ -50,7 +50,7 @@ class _Needed(Struct, frozen=True, kw_only=True):
 
 
 async def required_secrets(name: str, *, seconds: float = SECONDS) -> list[str]:
-    """Return the names of the secrets that the platform's environment `name` needs. One's own server does not say it.
+    """Return the secrets that the platform's environment `name` needs. Self-hosted servers do not list theirs.
 
     Raises:
         SessionError: the platform does not say it within `seconds`.

@@ -153,7 +153,7 @@ def _begins_again(fault: Exception) -> bool:
 async def _leave(remote: RemoteSession, options: SessionOptions) -> None:
     """Release the remote session. A fault is logged, once a minute, because the episode is already complete.
 
-    Of a server that is away it is no warning: all its sessions end so, and are gone with it.
+    It is no warning if the server is away: its sessions ended with it.
     """
     try:
         with as_session_error(f"closing a session of {options.name}"):
@@ -167,7 +167,7 @@ async def _leave(remote: RemoteSession, options: SessionOptions) -> None:
 
 
 async def _uninterrupted(work: Coroutine[Any, Any, None]) -> None:
-    """Run `work`, which is bounded in time, to its end. A cancellation meanwhile takes effect afterwards."""
+    """Run `work`, of bounded time, to its end. A cancellation meanwhile takes effect afterwards."""
     task = asyncio.create_task(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

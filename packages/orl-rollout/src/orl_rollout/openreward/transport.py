@@ -213,7 +213,7 @@ def _when_started(ask: Callable[[], Awaitable[T]]) -> Awaitable[T]:
 
 
 async def _finish(response: aiohttp.ClientResponse) -> None:
-    """Read the end of the stream if it follows at once, so that its connection can be used again."""
+    """Read the end of the stream if it follows at once. Its connection can be used again."""
     size = 0
     with suppress(TimeoutError, aiohttp.ClientError):
         async with asyncio.timeout(LINGER_SECONDS):

@@ -167,7 +167,7 @@ def evaluation_metrics(measures: Iterable[RolloutStats]) -> dict[str, float]:
 
 
 def _by_environment(batch: Sequence[RolloutStats]) -> dict[str, Sequence[RolloutStats]]:
-    """Return the rollouts of each environment, and of several those of all."""
+    """Return the rollouts by environment, and as `all` if there are several."""
     names = sorted({member.environment for member in batch})
     members = {name: [member for member in batch if member.environment == name] for name in names}
     return {**members, **({"all": batch} if len(names) > 1 else {})}

@@ -92,7 +92,7 @@ def load_reward(config: RunConfig) -> RewardFunction | None:
     settings = False
     with loading("reward", config.reward) as function:
         if not callable(function):
-            raise TypeError(f"{type(function).__name__} is no function of a trajectory")
+            raise TypeError(f"{type(function).__name__} must be a function that takes one trajectory")
         with suppress(ValueError):  # a builtin that does not say what it takes
             signature = inspect.signature(function)
             settings = SETTINGS in signature.parameters
@@ -152,7 +152,7 @@ def outcome_of(
 
 
 def _is_unrewarded(trajectory: Trajectory) -> bool:
-    """Tell whether the environment ended the episode without a finite reward in any result."""
+    """Return whether the environment ended the episode without a finite reward in any result."""
     return trajectory.stop_reason is StopReason.FINISHED and not any(map(math.isfinite, trajectory.rewards))
 
 

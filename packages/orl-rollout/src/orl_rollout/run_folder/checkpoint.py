@@ -50,7 +50,7 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
 
 
 def is_absent(model: str) -> bool:
-    """Tell whether the name `model` is the path of a folder that is not there. A hub's name has two parts."""
+    """Return whether the name `model` is the path of a folder that is not there. A hub's name has two parts."""
     is_path = model.startswith(PATHS) or model.count("/") > 1
     return is_path and not Path(model).expanduser().is_dir()
 

@@ -9,7 +9,7 @@ The folder of a run holds, whichever trainer made it:
     environments.json  the version of each environment's server, null if it does not answer
     metrics.jsonl     one JSON object a line: `step`, `kind` ("train", "eval" or "update"), `seconds`, and metrics by
                       name; `seconds` are those of the whole step, or of its rollouts alone if the trainer is on a
-                      cluster, whose "update" holds the numbers of training (`training_metrics.py` names them)
+                      cluster, whose "update" holds the numbers of training (`metrics_log.py` names them)
     journal-*.jsonl.zst   every trajectory, with its ids; uploads.json says which of them have been uploaded
     unjudged-*.jsonl.zst  a trajectory while the reward function judges it, and for ever if the process ends first
     tokenizer.json    the tokenizer of the ids in the journal, next to it
@@ -211,7 +211,7 @@ class WarmStarter(Protocol):
         ...
 
     def write_tiny_model(self, folder: Path, chats: Sequence[Mapping[str, Any]], seed: int) -> None:
-        """Write an untrained model of less than a million parameters, whose tokenizer knows the words of `chats`.
+        """Write an untrained model of less than a million parameters. Its tokenizer knows the words of `chats`.
 
         A chat has `messages` and `tools`, as chat templates read them.
         """

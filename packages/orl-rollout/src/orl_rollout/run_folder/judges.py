@@ -120,7 +120,7 @@ class TurnDrift(Struct, frozen=True, kw_only=True):
 
 
 def turn_drift(rows: Iterable[MetricsRow]) -> TurnDrift | None:
-    """Return turns and tokens of a turn if they moved in opposite directions, from the first to the latest ENDS steps.
+    """Return how turns and tokens of a turn drifted apart, from the first to the latest ENDS steps.
 
     A run's reward does not show it: in one run turns grew by 56 % while responses lost 80 % of their length, at the
     same accuracy (cua-lite#13). Steps without turns are left out: all of their rollouts ended in ERROR.
@@ -162,7 +162,7 @@ class LogprobDrift:
 
 
 def fault_in(values: Sequence[float], most: float) -> str:
-    """Return what is wrong with a run whose steps had the differences `values`, and what to do; "" if nothing is."""
+    """Return the fault of a run with these differences by step, and what to do; "" if none."""
     if len(values) < WINDOW:
         return ""
     first, last = median(values[:WINDOW]), median(values[-WINDOW:])

@@ -161,6 +161,6 @@ def _is_number(value: object) -> bool:
 
 
 def with_common_names(logged: Mapping[str, float], names: Mapping[str, str]) -> dict[str, float]:
-    """Return the finite numbers of `logged`, and those of `names` (trainer's name to ours) under ours as well."""
+    """Return the finite numbers of `logged`, those in `names` (theirs to ours) also under our name."""
     finite = {name: float(value) for name, value in logged.items() if math.isfinite(value)}
     return {**finite, **{ours: finite[theirs] for theirs, ours in names.items() if theirs in finite}}

@@ -77,7 +77,7 @@ class Record(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def finished(self) -> bool:
-        """Tell whether the run came to its end."""
+        """Return whether the run came to its end."""
         return bool(self.summary) and not self.summary.keys() & {"interrupted", "error"}
 
     @property
@@ -105,7 +105,7 @@ class Record(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def graded(self) -> bool:
-        """Tell whether rewards may be others than 0 and 1, whose mean is the success rate."""
+        """Return whether rewards may differ from 0 and 1. The mean of those is the success rate."""
         return not self.points or any(point.overall("reward") != point.overall("success") for point in self.points)
 
     @property
@@ -165,7 +165,7 @@ class Record(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def judged_none(self) -> bool:
-        """Tell whether all rollouts ended in ERROR or ABORTED: those of training, if there were any."""
+        """Return whether all rollouts ended in ERROR or ABORTED: those of training, if there were any."""
         tally = self.tally("train" if self.of_kind("train") else "eval")
         return tally.judged == 0 < tally.rollouts
 
@@ -181,7 +181,7 @@ class Record(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def learned_nothing(self) -> bool:
-        """Tell whether no step of the run had a signal, and not because all tasks were solved."""
+        """Return whether no step of the run had a signal, and not because all tasks were solved."""
         return self.no_signal is not None and self.no_signal.whole and self.no_signal.cause != "solved"
 
     def _ends(self, name: str, kind: Kind | None = None) -> tuple[Sequence[MetricsRow], Sequence[MetricsRow]]:
@@ -193,7 +193,7 @@ class Record(Struct, frozen=True, kw_only=True, dict=True):
 
 
 def is_run(path: Path) -> bool:
-    """Tell whether `path` is a run's folder."""
+    """Return whether `path` is a run's folder."""
     return path.is_dir() and (has_journal(path) or any((path / name).exists() for name in FILES))
 
 
@@ -231,7 +231,7 @@ def journal_of(path: Path) -> Path:
 
 
 def has_journal(path: Path) -> bool:
-    """Tell whether there is a journal at `path`, a folder or a file."""
+    """Return whether there is a journal at `path`, a folder or a file."""
     from orl_rollout.episodes.journal import journal_files
 
     return any(file.is_file() for file in journal_files(path))

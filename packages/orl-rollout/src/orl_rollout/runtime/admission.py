@@ -156,7 +156,7 @@ class Ticket:
         return self._lost_since if error in self._lost and self._limiter.answered else None
 
     def lost_midway(self, error: str) -> bool:
-        """Return whether `error` is that of a session that had opened, and was lost with its connection or server."""
+        """Return whether `error` says that an open session was lost with its connection or server."""
         return self.lost_since(error) is not None and self._refusal is None
 
     def opened(self) -> None:
@@ -200,7 +200,7 @@ class Ticket:
 
     @property
     def exhausted(self) -> bool:
-        """Tell whether the last opening found no descriptor."""
+        """Return whether the last opening found no descriptor."""
         return isinstance(self._refusal, Exhausted)
 
     def lost(self, fault: SessionLost, since: float) -> None:
@@ -209,7 +209,7 @@ class Ticket:
         self._lost.add(str(fault))
 
     def refused(self, refusal: Unserved) -> None:
-        """Note that the server did not take the session, which may be opened again."""
+        """Note that the server did not take the session. It may be opened again."""
         self._refusal = refusal
         self.waited += time.monotonic() - self._let_in
         if isinstance(refusal, SessionLost):

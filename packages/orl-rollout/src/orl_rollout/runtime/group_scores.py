@@ -64,7 +64,7 @@ class Group(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def candidate(trajectory: Trajectory) -> tuple[Message, ...]:
-    """Return the messages of an episode for the judge, without the loop's own nudges and the words of an agent."""
+    """Return the messages of an episode for the judge, without nudges and an agent's words."""
     return tuple(one.message for one in conversation(trajectory) if one.turn is None or one.action or one.result)
 
 

@@ -80,7 +80,7 @@ class SharedState:
 
 @cache
 def spare_collector() -> None:
-    """Take what there is now out of Python's garbage collection, once for the process, as SGLang and vLLM do.
+    """Take what is loaded out of garbage collection, once for the process, as SGLang does.
 
     A full collection walks all objects of the trainer and its imports, and the event loop waits. The last one, at the
     end of the process, has to see them: Triton's bindings print a page of leaks otherwise.

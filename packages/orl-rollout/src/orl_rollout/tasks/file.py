@@ -73,7 +73,7 @@ def trained_tasks(lines: Iterable[bytes]) -> Iterator[Task]:
 
 
 def _other_task(line: bytes, config: RunConfig) -> Task:
-    """Return the task of a row whose metadata is a JSON text, or of a plain row."""
+    """Return the task of a plain row, or of a row with metadata as JSON text."""
     row = _PLAIN_ROW.decode(line)
     metadata = metadata_in(row.metadata)
     if "env_name" in metadata:
@@ -87,7 +87,7 @@ def _other_task(line: bytes, config: RunConfig) -> Task:
 
 
 def metadata_in(value: object) -> dict[str, Any]:
-    """Return the metadata of a row whose field is `value`, an object or the JSON text of one; {} if it is empty.
+    """Return the metadata in `value`, an object or its JSON text; {} if it is empty.
 
     Raises:
         ConfigError: it is something else.
@@ -100,7 +100,7 @@ def metadata_in(value: object) -> dict[str, Any]:
 
 
 def task_in(metadata: Mapping[str, Any]) -> Task:
-    """Return the task whose fields are among others in `metadata`.
+    """Return the task in `metadata`, which may have other fields.
 
     Raises:
         ConfigError: they are no task's.

@@ -214,7 +214,7 @@ class Selection(Struct, frozen=True, kw_only=True):
 
 
 async def select(listing: TaskListing, environment: EnvironmentConfig, wanted: DifficultyConfig | None) -> Selection:
-    """Return the tasks of `listing` whose difficulty is `wanted`; all if nothing is.
+    """Return the tasks of `listing` of the difficulty `wanted`; all without one.
 
     Raises:
         ConfigError: the server does not number its tasks, or no task of it is known.

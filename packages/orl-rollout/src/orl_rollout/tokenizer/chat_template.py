@@ -182,7 +182,7 @@ class ChatTemplate:
         return None
 
     def _spelled(self, values: Sequence[object]) -> list[object]:
-        """Return those of `values` that are no words, or words of the template."""
+        """Leave out words that the template does not spell."""
         return [value for value in values if not isinstance(value, str) or value in self._words]
 
     def _changes(self, name: str, on: object, off: object) -> bool:

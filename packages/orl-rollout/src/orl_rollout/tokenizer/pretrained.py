@@ -98,7 +98,7 @@ def _load(kind: str, name: str) -> PreTrainedTokenizerFast:
 
 
 def _away(name: str) -> str:
-    """Return the host of the hub if `name` is no folder and the hub cannot be reached, else ""."""
+    """Return the host of a hub that is away, if `name` is no folder; else ""."""
     return "" if Path(name).is_dir() else _unreached(constants.ENDPOINT)
 
 
@@ -163,7 +163,7 @@ def _text(token: Any) -> str:
 
 
 def _sorts_tools(name: str, code: Path | None) -> bool:
-    """Return whether the checkpoint's own code sorts the keys of the tools for its template, as Kimi K2's does.
+    """Return whether the checkpoint's own code sorts the tools' keys, as Kimi K2's does.
 
     Kimi K2.5's code also writes them as TypeScript. Without that, its template writes JSON.
     """
