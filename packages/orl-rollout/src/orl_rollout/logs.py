@@ -13,13 +13,10 @@ import time
 import traceback
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from orl_core.text import visible
 
-if TYPE_CHECKING:
-    from orl_rollout.edge.secrets import Scrubber
-
+from orl_rollout.edge.secrets import Scrubber
 
 QUIET_SECONDS = 60.0  # between two warnings of `Sparing`
 _works: list[Callable[[], str]] = []

@@ -6,14 +6,12 @@ import os
 from contextlib import suppress
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import msgspec
+from orl_core.config import RunConfig
 
 from orl_rollout.edge.files import replace
-
-if TYPE_CHECKING:
-    from orl_core.config import RunConfig
 
 
 def write_config(folder: Path, config: RunConfig) -> None:

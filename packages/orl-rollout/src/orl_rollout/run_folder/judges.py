@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from msgspec import Struct
 
 from orl_rollout.logs import logger_of
-
-if TYPE_CHECKING:
-    from orl_rollout.run_folder.metrics_log import MetricsRow
+from orl_rollout.run_folder.metrics_log import MetricsRow
 
 logger = logger_of("orl")
 

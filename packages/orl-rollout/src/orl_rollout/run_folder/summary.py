@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, structs
+from orl_core.config import RunConfig
 from orl_core.errors import OrlError, boundary
 
 from orl_rollout.edge import interrupt
@@ -16,10 +17,6 @@ from orl_rollout.edge.files import replace, write_new
 from orl_rollout.logs import logger_of
 from orl_rollout.run_folder.judges import no_signal
 from orl_rollout.run_folder.metrics_log import MetricsRow, mean, read
-
-if TYPE_CHECKING:
-    from orl_core.config import RunConfig
-
 
 logger = logger_of("orl")
 BROKE_OFF = "it broke off; the traceback says where"  # the error of a run that a bug ended

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from msgspec import Struct, structs
@@ -21,9 +21,7 @@ from orl_core.config import TrainerConfig
 from orl_core.errors import ConfigError, boundary
 
 from orl_rollout.logs import logger_of
-
-if TYPE_CHECKING:
-    from orl_rollout.run_folder.contract import Run
+from orl_rollout.run_folder.contract import Run
 
 WANDB_KEY = "WANDB_API_KEY"
 HOST = "https://api.wandb.ai"

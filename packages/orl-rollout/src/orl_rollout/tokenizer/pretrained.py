@@ -9,8 +9,11 @@ chat templates, only find them.
 
 from __future__ import annotations
 
+import ast
+import base64
 import json
 import socket
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -23,21 +26,11 @@ from orl_core.errors import OrlError, RenderError, boundary
 from orl_core.names import download_of
 
 from orl_rollout.edge import interrupt
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
-import ast
-import base64
-from typing import TYPE_CHECKING
-
 from orl_rollout.logs import logger_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
     from tokenizers import Tokenizer
-
+    from transformers import PreTrainedTokenizerFast
 
 logger = logger_of("orl")
 

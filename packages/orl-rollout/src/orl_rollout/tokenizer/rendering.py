@@ -7,17 +7,13 @@ obey is refused. The module must not know engines or environments.
 from __future__ import annotations
 
 from datetime import datetime, time
-from typing import TYPE_CHECKING
 
+from orl_core.config import RunConfig
 from orl_core.errors import ConfigError
 from orl_core.render import Renderer
 
-from orl_rollout.tokenizer.tokenizer import HFTokenizer, load_tokenizer
-
-if TYPE_CHECKING:
-    from orl_core.config import RunConfig
-
 from orl_rollout.logs import logger_of
+from orl_rollout.tokenizer.tokenizer import HFTokenizer, load_tokenizer
 
 logger = logger_of("orl")
 

@@ -9,22 +9,19 @@ of a run share one template, one reasoning switch, one date.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 from orl_core.errors import ConfigError, RenderError, boundary
 from orl_core.text import did_you_mean
 
-from orl_rollout.tokenizer.chat_template import ChatTemplate
+from orl_rollout.tokenizer.chat_template import ChatTemplate, Thinking
 from orl_rollout.tokenizer.pretrained import load_pretrained, read_object
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from datetime import datetime
-    from pathlib import Path
-
     from transformers import PreTrainedTokenizerFast
-
-    from orl_rollout.tokenizer.chat_template import Thinking
 
 
 class TemplateSettings(TypedDict, total=False):
