@@ -110,7 +110,7 @@ def test_what_ended_in_error_is_no_success_whatever_the_bar(reason: StopReason):
     [
         ("no_such_module:score", "install it"),
         (f"{HERE}:no_such_function", "AttributeError"),
-        (f"{HERE}:HERE", "is no function"),
+        (f"{HERE}:HERE", "must be a function"),
         (f"{HERE}:two", "missing a required argument"),
     ],
 )
