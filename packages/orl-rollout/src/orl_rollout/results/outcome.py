@@ -92,7 +92,7 @@ def load_reward(config: RunConfig) -> RewardFunction | None:
     settings = False
     with loading("reward", config.reward) as function:
         if not callable(function):
-            raise TypeError(f"{type(function).__name__} must be a function that takes one trajectory")
+            raise TypeError(f"it must be a function that takes one trajectory, not {type(function).__name__}")
         with suppress(ValueError):  # a builtin that does not say what it takes
             signature = inspect.signature(function)
             settings = SETTINGS in signature.parameters
