@@ -24,6 +24,7 @@ from orl_rollout.edge.files import read_lines, replace
 from orl_rollout.edge.secrets import Scrubber
 from orl_rollout.episodes.journal import read_journal
 from orl_rollout.episodes.uploader import replace_lost
+from orl_rollout.loop.engine import Engine
 from orl_rollout.results.metrics import RolloutStats, evaluation_metrics, stats_of
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder.config_file import read_object, write_config
@@ -163,11 +164,7 @@ def _locked(folder: Path) -> Generator[None]:
 
 
 def _configured(arguments: argparse.Namespace, before: Path | None) -> tuple[RunConfig, Path]:
-    """Return the configuration and the folder, which are those of the run `before` if there is one.
-
-    Raises:
-        ConfigError: it is wrong, or the rollouts would be others than before.
-    """
+    """Return the configuration and the folder, which are those of the run `before` if there is one."""
     from orl_rollout.results.outcome import load_reward
     from orl_rollout.runtime.player import load_player
 

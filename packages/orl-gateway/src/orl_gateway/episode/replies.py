@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 
 from msgspec import structs
-from orl_core.messages import Action, FailureKind, ParseFailure, Span, ToolCall, ToolResult
+from orl_core.messages import Action, FailureKind, ParseFailure, ToolCall, ToolResult
 from orl_rollout.loop.mistakes import refused
 
 from orl_gateway.dialects.exchange import ModelRequest, Reply, SentCall

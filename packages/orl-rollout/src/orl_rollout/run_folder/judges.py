@@ -60,7 +60,9 @@ def no_signal(rows: Iterable[MetricsRow]) -> NoSignal | None:
     A step counts if it has a group, or if an episode finished and no result had a reward. Others are left out, such as
     those whose rollouts all ended in ERROR.
     """
-    known = [(row.step, cause) for row in _training(rows) if (cause := _cause_of(row)) is not None]
+    known: list[tuple[int, Cause | Literal["signal"]]] = [
+        (row.step, cause) for row in _training(rows) if (cause := _cause_of(row)) is not None
+    ]
     silent: list[tuple[int, Cause]] = []
     for step, cause in reversed(known):
         if cause == "signal":
@@ -71,8 +73,12 @@ def no_signal(rows: Iterable[MetricsRow]) -> NoSignal | None:
     causes: set[Cause] = {cause for _, cause in silent}
     if causes == {"unrewarded", "failed"}:  # nobody finished in the other steps
         causes = {"unrewarded"}
-    cause = causes.pop() if len(causes) == 1 else "equal"
-    return NoSignal(first=silent[-1][0], last=silent[0][0], cause=cause, whole=len(silent) == len(known))
+    return NoSignal(
+        first=silent[-1][0],
+        last=silent[0][0],
+        cause=causes.pop() if len(causes) == 1 else "equal",
+        whole=len(silent) == len(known),
+    )
 
 
 def _training(rows: Iterable[MetricsRow]) -> list[MetricsRow]:
