@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from orl_core.trajectory import Generation
-from orl_rollout.sglang.client import SglangEngine, Timeouts
+from orl_rollout.engine_connection import Timeouts
+from orl_rollout.sglang.client import SglangEngine
 from orl_testing import Fault, FaultKind, SglangServer
 
 from tests.kit.routing import router

@@ -11,7 +11,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any
 
 from aiohttp import web
-from orl_rollout.sglang.client import SglangEngine, Timeouts
+from orl_rollout.engine_connection import Timeouts
+from orl_rollout.sglang.client import SglangEngine
 from orl_testing import Fault, SglangServer
 
 PROMPT = [5, 6, 7]

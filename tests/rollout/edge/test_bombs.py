@@ -12,9 +12,10 @@ from orl_core.messages import Message, TextBlock, ToolCall, text_message
 from orl_core.trajectory import StopReason
 from orl_launcher.doctor.engine import _ask
 from orl_rollout.edge.http import NotJson, decode
+from orl_rollout.engine_connection import Timeouts
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.environment import open_listing
-from orl_rollout.sglang.client import SglangEngine, Timeouts
+from orl_rollout.sglang.client import SglangEngine
 from orl_testing import ScriptedEngine
 
 from tests.kit.episodes import config_of, task_of

@@ -13,13 +13,14 @@ import pytest
 from orl_core.config import GroupRewardConfig, RunConfig, decode_config
 from orl_core.errors import RunAborted
 from orl_core.trajectory import StopReason
+from orl_rollout.engine_connection import Timeouts
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.runtime import admission
 from orl_rollout.runtime.circuit_breaker import WINDOW, CircuitBreaker
 from orl_rollout.runtime.group_scores import compare
 from orl_rollout.runtime.runtime import RolloutRequest, Runtime
-from orl_rollout.sglang.client import SglangEngine, Timeouts
+from orl_rollout.sglang.client import SglangEngine
 from orl_testing import SglangServer
 from orl_testing import environments as envs
 

@@ -9,7 +9,8 @@ import pytest
 from aiohttp import web
 from orl_core.errors import EngineAnswerError, EngineError, EngineRefused, EngineTimeout, EngineUnavailable
 from orl_rollout.edge.http import ERROR_BYTES
-from orl_rollout.sglang.client import SglangEngine, Timeouts
+from orl_rollout.engine_connection import Timeouts
+from orl_rollout.sglang.client import SglangEngine
 from orl_testing import Fault, FaultKind, SglangServer
 
 from tests.kit.serving import ANSWER, HANGS, PROMPT, SAMPLING, answering, free_port, leaving_no_task, replying, serving

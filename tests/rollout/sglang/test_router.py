@@ -19,8 +19,9 @@ from orl_core.limits import Limits
 from orl_core.messages import ToolResult
 from orl_core.task import Task
 from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory
+from orl_rollout.engine_connection import Timeouts
 from orl_rollout.loop.loop import rollout
-from orl_rollout.sglang.client import SglangEngine, Timeouts
+from orl_rollout.sglang.client import SglangEngine
 from orl_testing import Fault, FaultKind, ScriptedSession, SglangServer
 from orl_testing.sglang.faults import scripted_faults
 

@@ -5,6 +5,7 @@ below are internal:
 
     loop        rollout(): one episode, thirteen promises; the protocols Engine and Session
     sglang      SGLang behind the Engine protocol
+    vllm        vLLM behind the Engine protocol
     openreward  OpenReward behind the Session protocol
     results     a trajectory with its reward and data, metrics of a batch
     episodes    the journal, every trajectory on disk, and its upload to OpenReward
@@ -21,6 +22,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from orl_rollout.engine_connection import Timeouts
     from orl_rollout.episodes.journal import Entry, Journal, read_journal
     from orl_rollout.loop.engine import Engine
     from orl_rollout.loop.loop import rollout
@@ -32,10 +34,11 @@ if TYPE_CHECKING:
     from orl_rollout.runtime.circuit_breaker import CircuitBreaker
     from orl_rollout.runtime.runtime import RolloutRequest, Runtime
     from orl_rollout.runtime.stack import open_runtime
-    from orl_rollout.sglang.client import SglangEngine, Timeouts
+    from orl_rollout.sglang.client import SglangEngine
     from orl_rollout.tasks.file import read_tasks
     from orl_rollout.tasks.prepare import prepare
     from orl_rollout.tokenizer.tokenizer import load_tokenizer
+    from orl_rollout.vllm.client import VllmEngine
 
 __all__ = [
     "CircuitBreaker",
@@ -56,6 +59,7 @@ __all__ = [
     "SglangEngine",
     "Timeouts",
     "Trainer",
+    "VllmEngine",
     "load_tokenizer",
     "metrics_of",
     "open_runtime",
@@ -67,6 +71,7 @@ __all__ = [
 ]
 
 _NAMES = {
+    "engine_connection": "Timeouts",
     "episodes.journal": "Entry Journal read_journal",
     "loop.engine": "Engine",
     "loop.loop": "rollout",
@@ -78,10 +83,11 @@ _NAMES = {
     "runtime.circuit_breaker": "CircuitBreaker",
     "runtime.runtime": "RolloutRequest Runtime",
     "runtime.stack": "open_runtime",
-    "sglang.client": "SglangEngine Timeouts",
+    "sglang.client": "SglangEngine",
     "tasks.file": "read_tasks",
     "tasks.prepare": "prepare",
     "tokenizer.tokenizer": "load_tokenizer",
+    "vllm.client": "VllmEngine",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 

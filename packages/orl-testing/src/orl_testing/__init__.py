@@ -5,6 +5,7 @@ from orl_testing.scripted import ScriptedEngine, ScriptedSession
 from orl_testing.sglang.faults import Fault, FaultKind, seeded_faults
 from orl_testing.sglang.model import logprobs_of
 from orl_testing.sglang.server import Recorded, SglangServer
+from orl_testing.vllm import VllmServer
 
 __all__ = [
     "Fault",
@@ -16,6 +17,7 @@ __all__ = [
     "ScriptedEngine",
     "ScriptedSession",
     "SglangServer",
+    "VllmServer",
     "logprobs_of",
     "seeded_faults",
 ]

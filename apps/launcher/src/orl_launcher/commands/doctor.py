@@ -34,7 +34,9 @@ def add_options(options: cli.Parser) -> None:
     options.add_argument(
         "--live", metavar="ENV", help="only make one session, one call and one upload in ENV, and report for an issue"
     )
-    options.add_argument("--engine", type=cli.address, metavar="URL", help="running SGLang server or router to check")
+    options.add_argument(
+        "--engine", type=cli.address, metavar="URL", help="running server or router of SGLang or vLLM to check"
+    )
     cli.add_python(options)
     options.add_argument(
         "--fit",

@@ -33,7 +33,7 @@ BARE: dict[str, Any] = {
 
 DESCRIPTION = """\
 Serve a model to any agent over the APIs of OpenAI and Anthropic, and record the token ids that were sampled.
-The agent brings its own tools: no environment is played. --engine is a running SGLang server or router.
+The agent brings its own tools: no environment is played. --engine is a running server or router of SGLang or vLLM.
 Every session is one episode in the journal, which `orl show` reads. The key opens one session after another. POST
 /sessions begins one with a token of its own. DELETE of its address ends it, with {"reward": 1.0} if you like. DELETE
 /s/KEY?session=ID ends one of the key, GET /s/KEY returns its ID. The end of the gateway ends all of them.
@@ -51,7 +51,7 @@ def add_options(options: cli.Parser) -> None:
     """Add the options of `orl gateway`."""
     cli.add_config(options, required=False)
     options.add_argument(
-        "--engine", type=cli.address, required=True, metavar="URL", help="running SGLang server or router"
+        "--engine", type=cli.address, required=True, metavar="URL", help="running server or router of SGLang or vLLM"
     )
     add_shared(options, ["model"])
     options.add_argument("--port", type=cli.positive, metavar="N", help="port to listen on (default: a free one)")

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Play tasks with a model, without training. Prints metrics for each environment and pass@k, and journals all episodes.
-With --engine, a running SGLang server or router samples, and --model names the checkpoint that it serves.
+With --engine, a running server or router of SGLang or vLLM samples, and --model names the checkpoint that it serves.
 Without it, the model runs in this process. Sampling parameters are those of `eval` in the file.
 """
 EXAMPLES = """\
@@ -85,7 +85,7 @@ def add_options(options: cli.Parser) -> None:
         "--continue", dest="before", metavar="DIR", type=Path, help="play what this run of orl rollout still lacks"
     )
     options.add_argument(
-        "--engine", type=cli.address, metavar="URL", help="SGLang server or router (default: in process)"
+        "--engine", type=cli.address, metavar="URL", help="server or router of SGLang or vLLM (default: in process)"
     )
     add_shared(options, PLAYED)
     cli.add_agent(options)
@@ -206,8 +206,9 @@ def _tasks(config: RunConfig, folder: Path, arguments: argparse.Namespace) -> tu
 def _play(config: RunConfig, folder: Path, batch: Batch, url: str | None, played: list[Played]) -> None:
     """Play the batch, against a running engine or with the model on this thread. `played` gets each that ended."""
     from orl_core.config.limits import context_tokens_of
+    from orl_rollout.engine_connection import Timeouts
+    from orl_rollout.recognised_engine import RecognisedEngine
     from orl_rollout.runtime.stack import open_runtime
-    from orl_rollout.sglang.client import SglangEngine, Timeouts
     from orl_rollout.training.play import play
 
     from orl_launcher.view.progress import counting
@@ -223,7 +224,7 @@ def _play(config: RunConfig, folder: Path, batch: Batch, url: str | None, played
 
     async def with_server(url: str) -> None:
         timeouts = Timeouts(retry=config.rollout.patience)
-        async with SglangEngine(url, context_tokens=context_tokens_of(config), timeouts=timeouts) as engine:
+        async with RecognisedEngine(url, context_tokens=context_tokens_of(config), timeouts=timeouts) as engine:
             await with_engine(engine)
 
     with counting(cli.console()) as show:

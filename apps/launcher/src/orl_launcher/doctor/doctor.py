@@ -19,8 +19,8 @@ from orl_core.trajectory import RolloutSpec
 from orl_rollout.edge.secrets import Scrubber
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.environment import list_tasks, open_listing
+from orl_rollout.recognised_engine import RecognisedEngine
 from orl_rollout.runtime.player import Player, load_player
-from orl_rollout.sglang.client import SglangEngine
 
 from orl_launcher import cli, invocation
 from orl_launcher.checkpoints import refuse_missing
@@ -189,7 +189,7 @@ async def _play(config: RunConfig, player: Player, renderer: Renderer, url: str)
     if name is None:
         raise ConfigError("there is no environment to play in. Name one in `environments`")
     context = context_tokens_of(config)
-    async with OpenRewardClient(config) as client, SglangEngine(url, context_tokens=context) as engine:
+    async with OpenRewardClient(config) as client, RecognisedEngine(url, context_tokens=context) as engine:
         listing = await open_listing(client, name, config.environments[name].splits[0])
         task = await anext(list_tasks(listing, [0]))
         limits = structs.replace(limits_of(config, name), max_turns=1)

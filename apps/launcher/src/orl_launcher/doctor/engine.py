@@ -1,4 +1,4 @@
-"""Checks of a running engine, an SGLang server or router: reachable, same model, long enough context, law L1.
+"""Checks of a running engine, SGLang, vLLM or a router: reachable, same model, long enough context, law L1.
 
 One id is sampled through the client that rollouts use.
 """
@@ -17,7 +17,8 @@ from orl_core.config import RunConfig
 from orl_core.config.limits import context_tokens_of
 from orl_core.errors import EngineError, boundary
 from orl_rollout.edge.http import HttpClient, UnsafeAnswer, decode, read
-from orl_rollout.sglang.client import SglangEngine, Timeouts
+from orl_rollout.engine_connection import Timeouts
+from orl_rollout.recognised_engine import RecognisedEngine
 
 from orl_launcher.doctor.report import Report, Verdict
 
@@ -67,6 +68,8 @@ async def _ask(url: str) -> dict[str, Any]:
                 if answer.status != 200:
                     raise EngineError(f"GET /health: HTTP {answer.status}")
             about = await _fields_of(http, "model_info", "server_info")
+            for model in (await _fields_of(http, "v1/models")).get("data", [])[:1]:
+                about = {"model_path": model.get("root"), "context_length": model.get("max_model_len"), **about}
             if "model_path" in about:
                 return about
             workers: list[dict[str, Any]] = (await _fields_of(http, "workers")).get("workers", [])
@@ -113,7 +116,7 @@ def _say_about(page: Report, config: RunConfig, url: str, about: dict[str, Any])
 async def _sample(page: Report, config: RunConfig, url: str, ids: Sequence[int]) -> str:
     timeouts = Timeouts(connect=min(10.0, page.seconds), retry=0.001)
     sampling = {"max_new_tokens": 1, "temperature": 1.0}
-    async with SglangEngine(url, context_tokens=context_tokens_of(config), timeouts=timeouts) as engine:
+    async with RecognisedEngine(url, context_tokens=context_tokens_of(config), timeouts=timeouts) as engine:
         generation = await engine.generate(ids, sampling, key="orl-doctor")
     if len(generation.token_ids) != 1:
         raise EngineError(f"returned {len(generation.token_ids)} ids instead of 1 ({generation.finish_reason})")

@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 from msgspec import Struct, field, structs
 from orl_core.config import RunConfig, decode_config, load_config
 from orl_core.errors import ConfigError, OrlError, RunAborted, boundary
+from orl_rollout.engine_connection import Timeouts
 from orl_rollout.functions import find_modules_in
 from orl_rollout.loop.engine import Engine
 from orl_rollout.openreward import OpenRewardClient
@@ -28,7 +29,7 @@ from orl_rollout.run_folder.config_file import name_of
 from orl_rollout.run_folder.turn_count import CountingEngine, TurnCount
 from orl_rollout.runtime.runtime import Runtime
 from orl_rollout.runtime.stack import SharedState
-from orl_rollout.sglang.client import SglangEngine, Timeouts
+from orl_rollout.sglang.client import SglangEngine
 
 from orl_cluster.context import CONTEXT, with_context
 from orl_cluster.hooks.kept import KeptRollout

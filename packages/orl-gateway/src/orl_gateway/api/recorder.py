@@ -27,16 +27,17 @@ from orl_core.task import Task
 from orl_core.trajectory import RolloutSpec, StopReason
 from orl_rollout.edge import interrupt
 from orl_rollout.edge.secrets import Scrubber
+from orl_rollout.engine_connection import Timeouts
 from orl_rollout.episodes.journal import Journal
 from orl_rollout.loop.engine import Engine
 from orl_rollout.loop.session import Opening
+from orl_rollout.recognised_engine import RecognisedEngine
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder.config_file import write_config
 from orl_rollout.run_folder.contract import GatewayAddress
 from orl_rollout.runtime.judging import Judging
 from orl_rollout.runtime.runtime import check_renderer
 from orl_rollout.runtime.stack import SharedState
-from orl_rollout.sglang.client import SglangEngine, Timeouts
 
 from orl_gateway.api.gateway import Gateway, key_of, read_whole
 from orl_gateway.dialects.exchange import RequestRefused
@@ -260,7 +261,7 @@ async def recording(config: RunConfig, folder: Path, address: GatewayAddress) ->
             raise OrlError("sessions need a folder to be recorded in")
         tokens, timeouts = context_tokens_of(config), Timeouts(retry=config.rollout.patience)
         async with (
-            SglangEngine(address.engine, context_tokens=tokens, timeouts=timeouts) as engine,
+            RecognisedEngine(address.engine, context_tokens=tokens, timeouts=timeouts) as engine,
             Recorder(config, renderer=state.renderer, engine=engine, journal=journal, address=address) as recorder,
         ):
             yield recorder

@@ -11,8 +11,8 @@ from typing import Any
 
 from orl_core.config.limits import context_tokens_of
 from orl_rollout.edge import interrupt
+from orl_rollout.engine_connection import Timeouts
 from orl_rollout.run_folder.contract import Run
-from orl_rollout.sglang.client import Timeouts
 
 from orl_local.engine.engine_plan import EngineChoice, graph_options
 from orl_local.engine.served_engine import ServedEngine, Server, Worker

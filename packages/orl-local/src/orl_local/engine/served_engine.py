@@ -15,7 +15,8 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 from orl_core.errors import EngineError, OrlError
-from orl_rollout.sglang.client import SglangEngine, Timeouts
+from orl_rollout.engine_connection import Timeouts
+from orl_rollout.sglang.client import SglangEngine
 
 from orl_local.engine.sglang_control import SglangControl
 from orl_local.engine.sglang_process import SglangProcess

@@ -12,8 +12,10 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
-from orl_core.errors import EngineAnswerError, cut
+from orl_core.errors import EngineAnswerError
 from orl_core.trajectory import FinishReason, Generation
+
+from orl_rollout.engine_connection import LONGEST_MESSAGE
 
 # The fields that a request can ask for, and the names under which SGLang may return them.
 ASKED = {
@@ -56,18 +58,7 @@ class _Reply(Struct, frozen=True, kw_only=True):
     output_ids: list[int] | None = None
 
 
-class _ErrorMessage(Struct, frozen=True, kw_only=True):
-    message: str
-
-
-class _Refusal(Struct, frozen=True, kw_only=True):
-    error: _ErrorMessage | None = None
-    message: str = ""
-
-
 _REPLY = msgspec.json.Decoder(_Reply)
-_REFUSAL = msgspec.json.Decoder(_Refusal)
-LONGEST = 300  # characters of an error, which may repeat the answer
 _OUT_OF_VOCABULARY = "NaN happened"  # SGLang replaced an id outside the vocabulary: what it returned was not sampled
 _NOT_JSON = re.compile(rb"[\[:,]\s*(-?(?:NaN|Infinity))\b")  # Python's json writes these numbers, JSON has none
 
@@ -82,7 +73,7 @@ def read_generation(answer: bytes, seconds: float, wanted: Collection[str] = ())
         reply = _REPLY.decode(answer)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         match = _NOT_JSON.search(answer)
-        what = f"{match[1].decode()} among its numbers, which are not finite" if match else str(exc)[:LONGEST]
+        what = f"{match[1].decode()} among its numbers, which are not finite" if match else str(exc)[:LONGEST_MESSAGE]
         raise EngineAnswerError(f"reading SGLang's answer: {what}") from exc
     meta = reply.meta_info
     ids, logprobs = _aligned(reply)
@@ -128,14 +119,3 @@ def _aligned(reply: _Reply) -> tuple[tuple[int, ...], tuple[float, ...]]:
         place = logprobs.index(None)
         raise EngineAnswerError(f"SGLang returned no logprob for the id {tokens[place]} at place {place}")
     return tokens, logprobs
-
-
-def read_message(body: bytes) -> str:
-    """Return the message in an error's body, or the body itself, on one line of at most LONGEST characters."""
-    text = body.decode("utf-8", "replace")
-    try:
-        refusal = _REFUSAL.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        refusal = _Refusal()
-    message = refusal.error.message if refusal.error else refusal.message
-    return cut(" ".join((message or text).split()), LONGEST) or "no message"

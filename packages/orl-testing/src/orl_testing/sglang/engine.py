@@ -20,6 +20,8 @@ from orl_testing.sglang.wire import GenerateRequest, Refused, ServedGeneration
 class ServedModel:
     """A scripted model and its state; `SglangServer` explains the arguments and adds HTTP."""
 
+    headroom = OUTPUT_HEADROOM
+
     def __init__(
         self,
         policy: Policy | Iterable[Sequence[int]],
@@ -107,7 +109,7 @@ class ServedModel:
         if self.released:
             raise Refused(500, f"memory is released: {', '.join(sorted(self.released))}")
         prompt, started = request.input_ids, time.monotonic()
-        room = self.context_tokens - OUTPUT_HEADROOM - len(prompt)
+        room = self.context_tokens - self.headroom - len(prompt)
         ids, finish = cut(self._policy(prompt, request.sampling_params), request.sampling_params, room, self._decode)
         try:
             async with self._scheduler.slot(request.rid) as task:

@@ -22,7 +22,7 @@ from orl_testing.sglang.control import control_routes
 from orl_testing.sglang.engine import ServedModel
 from orl_testing.sglang.faults import Fault, FaultKind, FaultPlan, scripted_faults
 from orl_testing.sglang.model import Decode, Policy
-from orl_testing.sglang.wire import Refused, read_request, write_answer
+from orl_testing.sglang.wire import GenerateRequest, Refused, ServedGeneration, read_request, write_answer
 
 REQUESTS_KEPT = 1024
 BACKLOG = 4096  # connections of a thousand rollouts that begin at once
@@ -70,8 +70,7 @@ class SglangServer(ServedModel):
 
     async def __aenter__(self) -> Self:
         app = web.Application(client_max_size=1 << 30)
-        app.router.add_post("/generate", self._generate)
-        app.router.add_routes(control_routes(self))
+        app.router.add_routes(self.routes())
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.05)
         await self._runner.setup()
         await self.up()
@@ -85,6 +84,18 @@ class SglangServer(ServedModel):
             await asyncio.wait([self._rising])
         if self._runner is not None:
             await self._runner.cleanup()
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return every endpoint."""
+        return [web.post("/generate", self.generated), *control_routes(self)]
+
+    def read(self, body: dict[str, Any]) -> GenerateRequest:
+        """Read the body of a request for ids."""
+        return read_request(body, self.context_tokens, decodes=self._decode is not None)
+
+    def write(self, request: GenerateRequest, sampled: ServedGeneration, kind: FaultKind | None) -> bytes:
+        """Return the body of an answer, with the damage that `kind` asks for."""
+        return write_answer(request, sampled, self._decode, kind)
 
     @property
     def connections(self) -> int:
@@ -112,7 +123,8 @@ class SglangServer(ServedModel):
             if connection.transport is not None:
                 connection.transport.abort()
 
-    async def _generate(self, http: web.Request) -> web.StreamResponse:
+    async def generated(self, http: web.Request) -> web.StreamResponse:
+        """Answer a request for ids."""
         try:
             return await self._serve(http)
         except Refused as refused:
@@ -137,8 +149,8 @@ class SglangServer(ServedModel):
                 self._rising = asyncio.create_task(self._rise(fault.seconds))
             await self.down()
             return web.Response()
-        request = read_request(body, self.context_tokens, decodes=self._decode is not None)
-        answer = write_answer(request, await self.sample(request, fault), self._decode, fault.kind if fault else None)
+        request = self.read(body)
+        answer = self.write(request, await self.sample(request, fault), fault.kind if fault else None)
         if fault and fault.kind is FaultKind.RESET_MID_BODY:
             response = web.StreamResponse(headers={"Content-Length": str(len(answer))})
             await response.prepare(http)

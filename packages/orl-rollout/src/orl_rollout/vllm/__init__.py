@@ -1,0 +1,1 @@
+"""vLLM behind the Engine protocol: its request for token ids, and answers taken exactly."""

@@ -1,0 +1,127 @@
+"""vLLM as an Engine: `token_ids` in, sampled ids with their own logprobs out.
+
+It knows one endpoint, POST /inference/v1/generate of vLLM 0.32 or later, and no messages, environments or trainers.
+SGLang's names of sampling parameters, which the loop uses, become vLLM's. Retries and deadlines are those of
+`Connection`: vLLM answers 503 while it is paused for new weights.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Self
+
+from orl_core.errors import EngineAnswerError, EngineRefused
+from orl_core.trajectory import Generation
+
+from orl_rollout.engine_connection import Connection, Timeouts, body_of, fitted
+from orl_rollout.vllm.answer import read_generation
+
+PATH = "/inference/v1/generate"
+SESSION = "X-Session-ID"  # vLLM and its router send equal ones to the same worker
+ANSWER_BYTES = 1 << 22
+TOKEN_BYTES = 512
+KEYS_KEPT = 1 << 14  # rollouts whose first version is known; more than can run at once
+
+# Names in vLLM of the parameters that one generation may have. None: what it asks for is so anyway.
+NAMES: Mapping[str, str | None] = {
+    "max_new_tokens": "max_tokens",
+    "min_new_tokens": "min_tokens",
+    "sampling_seed": "seed",
+    "no_stop_trim": None,
+    **{
+        name: name
+        for name in (
+            "temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
+            "stop", "stop_token_ids", "ignore_eos", "skip_special_tokens", "spaces_between_special_tokens",
+            "logit_bias",
+        )
+    },
+}  # fmt: skip
+
+# Two ids that are all but equally likely: their processed logprob is that of a half, whatever the model is.
+_PROBE = {"max_tokens": 1, "temperature": 1e4, "top_k": 2, "logprobs": 0, "detokenize": False}
+_HALF, _CLOSE = math.log(0.5), 0.02
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_TIMEOUTS = Timeouts()
+
+
+class VllmEngine:
+    """A vLLM server or router at `url`, used as `async with`; one object per event loop.
+
+    The server must report logprobs of the distribution that it samples from: `--logprobs-mode processed_logprobs`. Its
+    first answer shows whether it does. Arguments are those of `SglangEngine`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        context_tokens: int,
+        payload: Mapping[str, Any] = _NOTHING,
+        timeouts: Timeouts = _TIMEOUTS,
+    ) -> None:
+        self._connection = Connection(url, timeouts)
+        self._context_tokens = context_tokens
+        self._payload = dict(payload)
+        self._processed = False
+        self._began: dict[str, int] = {}  # the version of the weights that each rollout began with
+
+    async def __aenter__(self) -> Self:
+        await self._connection.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._connection.__aexit__(*exc)
+
+    async def generate(self, ids: Sequence[int], sampling: Mapping[str, Any], *, key: str) -> Generation:
+        """Sample one continuation of `ids`; see `SglangEngine.generate`.
+
+        Raises:
+            EngineError: a parameter vLLM does not take, a refusal, no answer in time, an answer whose ids and logprobs
+                cannot be trusted, or older weights than those that the rollout began with.
+        """
+        started, room = time.monotonic(), self._context_tokens - len(ids)
+        params = {"skip_special_tokens": False} | fitted(sampling, frozenset(NAMES), room)
+        if not ids:
+            raise EngineRefused("there is no id to continue")
+        if room < 1:
+            return Generation(token_ids=(), logprobs=(), finish_reason="length")
+        if not self._processed:
+            await self._check_logprobs(ids, key)
+        renamed = {NAMES[name]: value for name, value in params.items() if NAMES[name]}
+        answer = await self._ask({**renamed, "detokenize": "stop" in params, "logprobs": 0}, ids, key)
+        generation = read_generation(answer, time.monotonic() - started)
+        self._refuse_older(generation.weight_version, key)
+        return generation
+
+    async def _ask(self, params: Mapping[str, Any], ids: Sequence[int], key: str) -> bytes:
+        body = body_of({**self._payload, "sampling_params": params}, "token_ids", ids)
+        most = ANSWER_BYTES + TOKEN_BYTES * params["max_tokens"]
+        return await self._connection.ask("POST", PATH, most, body, {SESSION: key})
+
+    async def _check_logprobs(self, ids: Sequence[int], key: str) -> None:
+        """Refuse a server whose logprobs are those before temperature and top_k: vLLM's default."""
+        sampled = read_generation(await self._ask(_PROBE, ids[:1], key), 0.0)
+        if any(abs(logprob - _HALF) > _CLOSE for logprob in sampled.logprobs):
+            raise EngineAnswerError(
+                f"vLLM's logprobs are not those of what it samples from: {sampled.logprobs[0]:.3f}, and "
+                f"not {_HALF:.3f}. Start it with --logprobs-mode processed_logprobs"
+            )
+        self._processed = bool(sampled.logprobs)
+
+    def _refuse_older(self, version: str, key: str) -> None:
+        """Refuse weights that are older than those of the rollout's first ids: a replica has missed an update."""
+        if not version.isdecimal():
+            return
+        began = self._began.setdefault(key, int(version))
+        if int(version) < began:
+            raise EngineAnswerError(
+                f"vLLM sampled with weights {version}; the rollout began with {began}. Check that every replica "
+                "gets new weights"
+            )
+        if len(self._began) > KEYS_KEPT:
+            self._began.pop(next(iter(self._began)))
