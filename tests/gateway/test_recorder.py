@@ -26,7 +26,7 @@ from orl_gateway.api.recorder import Recorder, recording
 from orl_gateway.dialects.exchange import RequestRefused
 from orl_rollout.episodes.journal import Entry, read_journal
 from orl_rollout.run_folder.contract import GatewayAddress
-from orl_testing import SglangServer
+from orl_testing import SglangServer, VllmServer
 
 from tests.gateway.agents import LOOK, call_text, ids_of
 from tests.kit.tokenizers import build, template
@@ -56,10 +56,12 @@ class Policy:
 
 
 @asynccontextmanager
-async def recorded(model: str, folder: Path, policy: Any = None, **fields: Any) -> AsyncGenerator[Recorder]:
+async def recorded(
+    model: str, folder: Path, policy: Any = None, server: type[SglangServer] = SglangServer, **fields: Any
+) -> AsyncGenerator[Recorder]:
     tree = {"environments": {"orl/gateway": {}}, "trainer": {"model": model}, "rollout": {"upload": False}, **fields}
-    async with SglangServer(policy or Policy()) as sglang:
-        address = GatewayAddress(engine=sglang.url, key=KEY)
+    async with server(policy or Policy()) as engine:
+        address = GatewayAddress(engine=engine.url, key=KEY)
         async with recording(decode_config(tree, "test"), folder, address) as recorder:
             yield recorder
 
@@ -82,9 +84,10 @@ async def chats(url: str, key: str) -> str:
     return messages[-1].content
 
 
-async def test_openai_sdk_is_recorded_exactly(model: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("server", [SglangServer, VllmServer])
+async def test_openai_sdk_is_recorded_exactly(model: str, tmp_path: Path, server: type[SglangServer]) -> None:
     policy = Policy()
-    async with recorded(model, tmp_path, policy) as recorder:
+    async with recorded(model, tmp_path, policy, server) as recorder:
         assert (await chats(recorder.gateway.url, KEY)).startswith("I saw")
         summary = await recorder.end(KEY, reward=0.75, id_="session-1")
         assert (summary["reward"], summary["ending"]) == (0.75, "finished")

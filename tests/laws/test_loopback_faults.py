@@ -1,4 +1,4 @@
-"""Pairs of faults on the wire: a real engine client before an SGLang stand-in, the real SDK before OpenReward's server.
+"""Pairs of faults on the wire: real engine clients before stand-ins of SGLang and vLLM, the real SDK before a server.
 
 Fewer examples than with the fakes of `episodes`, and the same promises: the outcome, what is trained, no session open,
 no request running, no task left, no tool run twice.
@@ -21,7 +21,8 @@ from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.runtime.runtime import RolloutRequest
 from orl_rollout.sglang.client import SglangEngine
-from orl_testing import Fault, FaultKind, SglangServer
+from orl_rollout.vllm.client import VllmEngine
+from orl_testing import Fault, FaultKind, SglangServer, VllmServer
 from orl_testing.environments import Served, serve
 
 from tests.kit.runtimes import runtime_of
@@ -41,6 +42,14 @@ class World(NamedTuple):
     hangs: bool = False
 
 
+class Wire(NamedTuple):
+    """The stand-in of an engine, and the client of it."""
+
+    server: type[SglangServer]
+    client: type[SglangEngine | VllmEngine]
+
+
+SGLANG, VLLM = Wire(SglangServer, SglangEngine), Wire(VllmServer, VllmEngine)  # vLLM is asked for no routed experts
 WORLDS = (
     World("Echo", '{"name": "echo", "arguments": {"text": "hi"}}'),
     World("Echo", '{"name": "echo", "arguments": {"text": 7}}'),  # refused by the schema: the tool does not run
@@ -60,11 +69,11 @@ def gallery() -> Iterator[Served]:
         yield served
 
 
-def foretold(world: World, fault: Fault) -> tuple[StopReason, int]:
+def foretold(world: World, fault: Fault, wire: Wire) -> tuple[StopReason, int]:
     """Return how the episode ends, and how many tools are run."""
     called = 0
     for request in range(TURNS):
-        if fault.at == request and fault.kind not in HARMLESS:
+        if fault.at == request and fault.kind not in HARMLESS and (fault.kind, wire) != (FaultKind.NO_REPLAY, VLLM):
             return StopReason.ERROR, called
         called += '"text": 7' not in world.call
         if world.ends is not None:
@@ -72,7 +81,7 @@ def foretold(world: World, fault: Fault) -> tuple[StopReason, int]:
     return StopReason.MAX_TURNS, called
 
 
-async def play(world: World, fault: Fault, url: str) -> tuple[Outcome, int]:
+async def play(world: World, fault: Fault, url: str, wire: Wire) -> tuple[Outcome, int]:
     """The outcome, and how many requests the engine still runs."""
     silent = fault.kind in (FaultKind.HANG, FaultKind.DOWN)  # nothing but the turn's deadline ends these
     name = f"gallery/{world.name}"
@@ -85,8 +94,8 @@ async def play(world: World, fault: Fault, url: str) -> tuple[Outcome, int]:
     task = Task(env_name=name, deployment_name=name, environment_name=world.name.lower(), task_spec={"number": 1})
     said = [*HALVES, *TOKENIZER.encode_joint(f"<tool_call>\n{world.call}\n</tool_call><|im_end|>")]
     async with (
-        SglangServer(lambda ids, sampling: said, faults=[fault]) as server,
-        SglangEngine(server.url, context_tokens=4096, payload={"return_routed_experts": True}) as engine,
+        wire.server(lambda ids, sampling: said, faults=[fault]) as server,
+        wire.client(server.url, context_tokens=4096, payload={"return_routed_experts": True}) as engine,
         OpenRewardClient(config) as client,
     ):
         runtime = runtime_of(config, client)
@@ -97,13 +106,13 @@ async def play(world: World, fault: Fault, url: str) -> tuple[Outcome, int]:
 
 
 @settings(max_examples=max(settings().max_examples // 25, 2))  # the breadth is in test_fault_pairs
-@given(world=st.sampled_from(WORLDS), fault=faults)
-def test_pairs_on_the_wire_end_as_promised(gallery: Served, world: World, fault: Fault) -> None:
+@given(world=st.sampled_from(WORLDS), fault=faults, wire=st.sampled_from((SGLANG, VLLM)))
+def test_pairs_on_the_wire_end_as_promised(gallery: Served, world: World, fault: Fault, wire: Wire) -> None:
     asked, deleted = gallery.count("/call"), gallery.count("/delete")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        outcome, left = asyncio.run(play(world, fault, gallery.url))
-    reason, called = foretold(world, fault)
+        outcome, left = asyncio.run(play(world, fault, gallery.url, wire))
+    reason, called = foretold(world, fault, wire)
     trajectory = outcome.trajectory
     assert trajectory.stop_reason is reason, trajectory.error
     assert gallery.count("/call") - asked == called
