@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -15,10 +15,9 @@ from orl_playground.server import ENVIRONMENTS, ServerError, serving
 SECONDS = 60
 
 
-@pytest.fixture(scope="module")
-def base_url() -> Iterator[str]:
-    with serving() as url:
-        yield url
+@pytest.fixture
+def base_url(guess_number: str) -> str:
+    return guess_number
 
 
 @asynccontextmanager
@@ -39,9 +38,16 @@ def text(output) -> str:
     return "".join(block.text for block in output.blocks)
 
 
-@pytest.mark.parametrize("variant", ENVIRONMENTS)
-async def test_tasks_are_listed_whole_by_index_and_by_range(base_url, variant, monkeypatch):
-    async with environment(base_url, variant, monkeypatch) as env:
+@pytest.mark.slow
+async def test_server_process_serves_every_environment(monkeypatch):
+    with serving() as url:
+        for variant in ENVIRONMENTS:
+            async with environment(url, variant, monkeypatch) as env:
+                assert await env.num_tasks("test") >= 256
+
+
+async def test_tasks_are_listed_whole_by_index_and_by_range(base_url, monkeypatch):
+    async with environment(base_url, "guessnumber", monkeypatch) as env:
         assert await env.list_splits() == ["train", "test"]
         every = await env.list_tasks("test")
         assert await env.num_tasks("test") == len(every) >= 256
@@ -96,6 +102,7 @@ def test_owned_server_ends_when_its_input_closes():
             child.kill()
 
 
+@pytest.mark.slow
 def test_server_without_standard_input_keeps_serving():
     """As with `&` in a script, nohup, and docker without -i."""
     command = [sys.executable, "-m", "orl_playground.server", "--environments", "guessnumber"]
@@ -111,6 +118,7 @@ def test_server_without_standard_input_keeps_serving():
             child.kill()
 
 
+@pytest.mark.slow
 def test_a_server_ends_with_its_parent_before_it_is_ready():
     """The imports take seconds."""
     command = [sys.executable, "-m", "orl_playground.server", "--owned", "--environments", "guessnumber"]

@@ -20,7 +20,7 @@ from orl_tinker.resume import saved_in
 from torch import Tensor
 
 from tests.local.fakes import by_row, rows, summary
-from tests.tinker.serving import ROOT, Served
+from tests.tinker.serving import ROOT, Served, served
 from tests.tinker.test_training import run_at, trained
 
 ROUNDING = 3e-5  # an update changes weights by 1e-3
@@ -38,11 +38,13 @@ def judged(run: Run) -> list[float]:
     return [row["toy/Env/judged"] for row in rows(run) if row["kind"] == "train"]
 
 
-@pytest.fixture
-def undisturbed(server: Served, checkpoint: Path, tmp_path: Path) -> tuple[list[float], dict[str, Tensor]]:
-    run = run_at(server, tmp_path / "undisturbed", checkpoint, num_rollout=3)
-    trained(run)
-    return judged(run), last_weights(server)
+@pytest.fixture(scope="module")
+def undisturbed(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[float], dict[str, Tensor]]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    with served(folder / "tinker") as server:
+        run = run_at(server, folder / "run", checkpoint, num_rollout=3)
+        trained(run)
+        return judged(run), last_weights(server)
 
 
 def once(work: Callable[[], Any], at: str) -> Callable[[str], Any]:
@@ -69,6 +71,7 @@ def test_session_that_expires_loses_no_update(server: Served, checkpoint: Path, 
     assert "error" not in summary(run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "faults", [{"retrieve_future": [410, 410]}, {"optim_step": [404]}, {"save_weights_for_sampler": [404]}]
 )
@@ -95,7 +98,8 @@ def test_update_whose_answer_is_lost_is_made_once(
     assert len(server.server.sent) - seen > 3
 
 
-@pytest.mark.parametrize("seconds", [3.0, pytest.param(60.0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [3.0, 60.0])
 def test_server_that_is_away_for_a_while_costs_nothing(
     server: Served, checkpoint: Path, tmp_path: Path, undisturbed: Any, seconds: float
 ):
@@ -111,6 +115,7 @@ def test_server_that_is_away_for_a_while_costs_nothing(
     assert difference(last_weights(server), undisturbed[1]) < ROUNDING
 
 
+@pytest.mark.slow
 def test_storm_of_429_costs_nothing(server: Served, checkpoint: Path, tmp_path: Path, undisturbed: Any):
     server.server.faults |= {"asample": [429, 0] * 8, "forward_backward": [429], "optim_step": [429]}
     run = run_at(server, tmp_path / "run", checkpoint, num_rollout=3)
@@ -149,6 +154,7 @@ trained(run_at(Away(), Path(sys.argv[2]), Path(sys.argv[3]), num_rollout=3, save
 """
 
 
+@pytest.mark.slow
 def test_killed_run_continues_as_if_it_had_not_been(server: Served, checkpoint: Path, tmp_path: Path, undisturbed: Any):
     folder = tmp_path / "killed"
     command = [sys.executable, "-c", KILLED, server.url, str(folder), str(checkpoint)]

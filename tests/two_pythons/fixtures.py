@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from orl_cluster.launch.machine import probe
 
 from tests.two_pythons import planning
 from tests.two_pythons.environment import ROOT, STAND_INS, make_environment
@@ -39,7 +40,7 @@ class Orl:
         assert shown == golden.read_text(encoding="utf-8")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def python(trainer: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(make_environment(tmp_path_factory.mktemp("second") / "env", trainer))
 
@@ -47,6 +48,7 @@ def python(trainer: str, tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def working(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty working folder, and none of the machine's own keys, proxies and clusters."""
+    monkeypatch.setattr(probe, "ask", planning.ask_once)
     return planning.alone(monkeypatch, tmp_path, "MILES_USE_LEGACY_ROLLOUT_V1")
 
 
