@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from orl_cluster.launch.machine import probe
 
-from tests.two_pythons import planning
+from tests.two_pythons import forked_probe, planning
 from tests.two_pythons.environment import ROOT, STAND_INS, make_environment
 from tests.two_pythons.planning import WHODUNIT
 
@@ -41,14 +41,16 @@ class Orl:
 
 
 @pytest.fixture(scope="session")
-def python(trainer: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(make_environment(tmp_path_factory.mktemp("second") / "env", trainer))
+def python(trainer: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    python = str(make_environment(tmp_path_factory.mktemp("second") / "env", trainer))
+    with forked_probe.forking(python):
+        yield python
 
 
 @pytest.fixture
 def working(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty working folder, and none of the machine's own keys, proxies and clusters."""
-    monkeypatch.setattr(probe, "ask", planning.ask_once)
+    monkeypatch.setattr(probe, "answer_of", forked_probe.answer)
     return planning.alone(monkeypatch, tmp_path, "MILES_USE_LEGACY_ROLLOUT_V1")
 
 

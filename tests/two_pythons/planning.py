@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shlex
 import socket
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from orl_cluster.launch.machine import probe
 from orl_launcher.main import main
 from orl_launcher.trainers import WOULD_NOT_START
 
@@ -29,19 +28,6 @@ MACHINE = (
     *("ORL_TRAINER_PYTHON", "PYTHONPATH", "MASTER_ADDR", "MILES_HOST_IP"),
     *(name for proxy in ("no_proxy", "http_proxy", "https_proxy", "all_proxy") for name in (proxy, proxy.upper())),
 )
-
-
-_ask, _answers = probe.ask, dict[object, probe.Findings]()
-
-
-def ask_once(trainer: str, python: str, argv: Sequence[str], environment: Mapping[str, str]) -> probe.Findings:
-    """Ask an environment about itself once for all tests, and about a command line each time: it names its folder."""
-    if argv:
-        return _ask(trainer, python, argv, environment)
-    key = (trainer, python, *sorted(one for one in environment.items() if one[0].startswith("STAND_IN_")))
-    if key not in _answers:
-        _answers[key] = _ask(trainer, python, argv, environment)
-    return _answers[key]
 
 
 def alone(monkeypatch: pytest.MonkeyPatch, folder: Path, *others: str) -> Path:

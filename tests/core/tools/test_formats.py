@@ -30,11 +30,6 @@ from orl_core.tools.strict_json import MAX_DEPTH
 from tests.core.tools.wire import WIRES, Wire, any_calls, quiet_calls, tools_for, without_ids
 
 GOLDEN = Path(__file__).parents[2] / "golden"
-CASES = [
-    pytest.param(tool_format, case, id=f"{tool_format}: {case['case']}")
-    for tool_format in TOOL_FORMATS
-    for case in json.loads((GOLDEN / f"{tool_format}.json").read_text(encoding="utf-8"))
-]
 TOOLS = (
     ToolSpec(
         name="add", parameters={"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "number"}}}
@@ -74,12 +69,18 @@ FRAGMENTS = (
 SOUP = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=4), max_size=14).map("".join)
 
 
-@pytest.mark.parametrize(("tool_format", "case"), CASES)
-def test_golden(tool_format: ToolFormat, case: dict[str, Any]) -> None:
+def check_golden(case: dict[str, Any], tool_format: ToolFormat) -> None:
     expected = msgspec.convert(
         {"text": case.get("said", ""), "reasoning": case.get("reasoning", ""), "calls": case.get("calls", [])}, Action
     )
-    assert parse(case["text"], tool_format, tools=TOOLS, reasoning_opened=case.get("opened", False)) == expected
+    found = parse(case["text"], tool_format, tools=TOOLS, reasoning_opened=case.get("opened", False))
+    assert found == expected, case["case"]
+
+
+@pytest.mark.parametrize("tool_format", TOOL_FORMATS)
+def test_golden(tool_format: ToolFormat) -> None:
+    for case in json.loads((GOLDEN / f"{tool_format}.json").read_text(encoding="utf-8")):
+        check_golden(case, tool_format)
 
 
 @given(SOUP | st.text(st.characters(codec=None)), st.booleans())
