@@ -7,31 +7,34 @@ import random
 from collections.abc import Sequence
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
-import torch
 from orl_core import Datum, Renderer
 from orl_launcher.made_models import chats_of, rows_of
-from orl_local.warm_start import train, write_tiny_model
-from orl_playground.game import END, end, play
+from orl_playground.players import END, end, play
 from orl_rollout import load_tokenizer
 from orl_rollout.run_folder.contract import WarmStart
-
-from tests.local.updates import scores
-
-LOOP = spec_from_file_location("loop", Path(__file__).parents[2] / "examples" / "loop.py")  # slime has `examples` too
-assert LOOP is not None
-assert LOOP.loader is not None
-loop = module_from_spec(LOOP)
-LOOP.loader.exec_module(loop)
 
 GIVE_UP = {"role": "assistant", "content": "I give up."}
 WARM_STEPS, WARM_BATCH = 100, 8
 
 
+def example() -> ModuleType:
+    """Return `examples/loop.py`, whose package slime has too."""
+    place = spec_from_file_location("loop", Path(__file__).parents[2] / "examples" / "loop.py")
+    assert place is not None
+    assert place.loader is not None
+    loop = module_from_spec(place)
+    place.loader.exec_module(loop)
+    return loop
+
+
 def write_quitter(folder: Path) -> Sequence[Datum]:
     """Write a model that plays half of the games and gives up the others. Return the rows of games given up."""
+    from orl_local.warm_start import train, write_tiny_model
+
     rng = random.Random(0)
     played = [play(END, end, rng) for _ in range(100)]
     games = [*played, *([game[0], GIVE_UP] for game in played)]
@@ -46,12 +49,16 @@ def write_quitter(folder: Path) -> Sequence[Datum]:
     return rows[len(played) :][:8]
 
 
-@torch.no_grad()
 def quit_probability(model: Any, quits: Sequence[Datum]) -> float:
     """Return the mean probability that `model` gives up at its first turn."""
+    import torch
+
+    from tests.local.updates import scores
+
     probabilities = list[float]()
     for row in quits:
-        logprobs = scores(model, (*row.prompt, *row.response))[-len(row.response) :]
+        with torch.no_grad():
+            logprobs = scores(model, (*row.prompt, *row.response))[-len(row.response) :]
         probabilities.append(float(logprobs[torch.tensor(row.loss_mask) > 0].sum().exp()))
     return sum(probabilities) / len(probabilities)
 
@@ -59,9 +66,11 @@ def quit_probability(model: Any, quits: Sequence[Datum]) -> float:
 @pytest.mark.slow
 def test_giving_up_becomes_rare(tmp_path: Path, guess_number: str, monkeypatch: pytest.MonkeyPatch):
     """Compare probabilities: the mean reward of so few games is noise, and differs between machines."""
+    import torch
+
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    quits = write_quitter(tmp_path)
+    loop, quits = example(), write_quitter(tmp_path)
     before, update = list[float](), loop.update
     trained = list[Any]()
 

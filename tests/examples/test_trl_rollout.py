@@ -10,6 +10,7 @@ import pytest
 from tests.local.checkpoints import write_checkpoint
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*(pin_memory|is deprecated)")
 def test_five_steps_of_trl(tmp_path: Path, guess_number: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")

@@ -22,6 +22,7 @@ from openreward.environments import Environment
 from orl_core.config import load_config
 from orl_launcher import trainers
 from orl_launcher.cli import DEFAULT_CONFIG
+from orl_launcher.doctor import model as doctored_model
 from orl_launcher.doctor.random_calls import arguments_for
 from orl_launcher.made_models import checkpoint_folder
 from orl_launcher.main import main
@@ -32,7 +33,7 @@ from orl_testing.environments import Echo, Served, serve
 from tests.kit.configs import LOCAL
 from tests.kit.routing import router
 from tests.kit.serving import engine
-from tests.kit.tokenizers import build, template
+from tests.kit.tokenizers import build, open_once, template
 from tests.launcher.platform_api import Platform, platform_api
 from tests.local.checkpoints import write_checkpoint
 from tests.two_pythons.environment import make_environment
@@ -62,7 +63,10 @@ def platform(monkeypatch: pytest.MonkeyPatch, gallery: Served) -> Generator[Plat
 
 @pytest.fixture(autouse=True)
 def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each test has a cache of its own, but equal checkpoints are certified once."""
     monkeypatch.setenv("ORL_CACHE", str(tmp_path / "cache"))
+    for name in ("open_tokenizer", "open_renderer"):
+        monkeypatch.setattr(doctored_model, name, open_once(name))
 
 
 @pytest.fixture
@@ -496,7 +500,7 @@ def test_trainer_that_loads_slowly_has_not_failed(doctor: Doctor, monkeypatch: p
     assert any(line.startswith("local: loading the trainer") for line in found(lines, "still loading"))
 
 
-@pytest.mark.parametrize("backend", ["slime", "miles"])
+@pytest.mark.parametrize("backend", ["slime", pytest.param("miles", marks=pytest.mark.slow)])
 def test_trainer_that_cannot_start_here_is_a_warning(  # shows A42
     doctor: Doctor, tmp_path: Path, backend: str
 ) -> None:

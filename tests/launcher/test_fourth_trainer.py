@@ -143,6 +143,7 @@ def orl(working: Path, *commands: list[str]) -> list[tuple[int, str]]:
     return [(code, shown) for code, shown in json.loads(done.stdout.splitlines()[-1])]
 
 
+@pytest.mark.slow
 def test_fourth_trainer_trains_resumes_and_evaluates(working: Path) -> None:  # shows A25
     first_run = ["train", "fourth", "--config", "my.yaml", "--name", "first", "--zeal", "3"]
     second_run = [*first_run[:5], "second", "--load", "runs/first", "--num-rollout", "1"]

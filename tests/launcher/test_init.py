@@ -217,6 +217,7 @@ def test_context_fits_another_game_of_the_tiny_model(capsys: Capture, monkeypatc
     assert "GuessNumber" in lines[-1]
 
 
+@pytest.mark.slow
 def test_init_imports_no_torch_for_the_file_it_wrote(guess_number: str, model: str) -> None:
     words = ["init", guess_number, "--model", model, "--output", "my.yaml"]
     program = f"import sys; from orl_launcher.main import main; sys.exit(main({words}) or 'torch' in sys.modules)"

@@ -72,6 +72,7 @@ async def start(url: str, folder: Path, name: str = "Echo") -> None:
         pass
 
 
+@pytest.mark.slow
 async def test_next_start_closes_what_a_killed_process_left(tmp_path: Path) -> None:
     with envs.serve(envs.Echo) as served:
         with opening(served.url, tmp_path) as process:
@@ -109,6 +110,7 @@ async def test_list_of_a_process_is_gone_with_its_sessions(tmp_path: Path) -> No
             for number, session in enumerate(sessions):
                 await session.open(task_of("Echo", number))
             (path,) = lists_in(tmp_path)
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
             assert len(path.read_bytes().splitlines()) == SESSIONS
             for session in sessions:
                 await session.close()
