@@ -154,7 +154,7 @@ def open_once(name: str) -> Callable[[RunConfig, Any], Any]:
 
     def opened(config: RunConfig, of: Any) -> Any:
         settings = [getattr(config, field) for field in SETTINGS]
-        key = (name, of, repr(settings))
+        key = (name, Path(of).absolute() if isinstance(of, str) else of, repr(settings))
         if key not in _opened:
             _opened[key] = function(config, of)
         return _opened[key]

@@ -22,7 +22,6 @@ from openreward.environments import Environment
 from orl_core.config import load_config
 from orl_launcher import trainers
 from orl_launcher.cli import DEFAULT_CONFIG
-from orl_launcher.doctor import model as doctored_model
 from orl_launcher.doctor.random_calls import arguments_for
 from orl_launcher.made_models import checkpoint_folder
 from orl_launcher.main import main
@@ -33,7 +32,7 @@ from orl_testing.environments import Echo, Served, serve
 from tests.kit.configs import LOCAL
 from tests.kit.routing import router
 from tests.kit.serving import engine
-from tests.kit.tokenizers import build, open_once, template
+from tests.kit.tokenizers import build, template
 from tests.launcher.platform_api import Platform, platform_api
 from tests.local.checkpoints import write_checkpoint
 from tests.two_pythons.environment import make_environment
@@ -63,10 +62,7 @@ def platform(monkeypatch: pytest.MonkeyPatch, gallery: Served) -> Generator[Plat
 
 @pytest.fixture(autouse=True)
 def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Each test has a cache of its own, but equal checkpoints are certified once."""
     monkeypatch.setenv("ORL_CACHE", str(tmp_path / "cache"))
-    for name in ("open_tokenizer", "open_renderer"):
-        monkeypatch.setattr(doctored_model, name, open_once(name))
 
 
 @pytest.fixture

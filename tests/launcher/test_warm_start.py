@@ -66,6 +66,7 @@ def words(guess_number: str, model: str) -> list[str]:
     return ["warm-start", "--config", LOCAL, "--model", model, *served, *wide.split(), *size.split()]
 
 
+@pytest.mark.slow
 def test_a_player_teaches_the_model(words: list[str], model: str, capsys: Capture) -> None:
     assert main([*words, "--player", f"{PLAYERS}:halves", "--min-reward", "1"]) == 0
     run = Path("runs/warm")

@@ -78,7 +78,7 @@ def numbers(run: Run) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if not name.endswith(clock)} for row in rows(run)]
 
 
-@pytest.mark.parametrize("stopped", [1, 2])
+@pytest.mark.parametrize("stopped", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_two_runs_equal_one(checkpoint: Path, tmp_path: Path, whole: Run, stopped: int) -> None:  # shows A14
     before = played(tmp_path / "before", checkpoint, ends=stopped + 1, warmup=1, lora_rank=rank_of(whole))
     place = before.folder / "checkpoint"

@@ -134,7 +134,7 @@ def test_full_disk_at_the_end_of_a_step_is_one_error(checkpoint: Path, tmp_path:
         assert not list(run.folder.rglob("*unfinished*"))
 
 
-@pytest.mark.parametrize("kept", [1, 2])
+@pytest.mark.parametrize("kept", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_last_checkpoints_are_kept(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int):
     """The older one goes after the newer one is whole and has its name."""
     run = make_run(tmp_path / "run", checkpoint, save_interval=1, num_rollout=4, save_total_limit=kept)

@@ -22,6 +22,7 @@ from orl_rollout.training.rows import Row
 from torch import Tensor
 from transformers import AutoModelForCausalLM, OPTConfig
 
+from tests.kit.quick import every_fifth
 from tests.local.distance import ROUNDING, distance
 from tests.local.updates import Step, learner_of, rows_for, scores, step_of
 
@@ -83,7 +84,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", every_fifth(CASES))
 def test_rows_and_micro_batches_never_change_a_gradient(  # shows A36 G18
     checkpoint: Path, one: list[Row], split: list[Row], case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
