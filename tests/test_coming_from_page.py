@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from orl_cluster.launch.command.trainer_defaults import OWNED
+from orl_cluster.launch.machine import probe
 from orl_core.config.retrain import PLACES
 from orl_launcher.main import main
 
@@ -14,7 +16,7 @@ from tests.kit.markdown import ROOT, quoted, rows_of
 from tests.kit.saved import hugging_face
 from tests.test_blocks import BLOCKS, commands_of
 from tests.test_cookbook_page import FIELDS, options_of
-from tests.two_pythons import planning
+from tests.two_pythons import forked_probe, planning
 from tests.two_pythons.environment import make_environment
 from tests.two_pythons.planning import words_of
 
@@ -39,8 +41,10 @@ PRINTED = [
 
 
 @pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(make_environment(tmp_path_factory.mktemp("second") / "env", "slime"))
+def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    python = str(make_environment(tmp_path_factory.mktemp("second") / "env", "slime"))
+    with forked_probe.forking(python):
+        yield python
 
 
 @pytest.fixture
@@ -50,6 +54,7 @@ def working(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         (tmp_path / name).write_text(text, "utf-8")
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     hugging_face(tmp_path / "models" / "Qwen3-4B")
+    monkeypatch.setattr(probe, "answer_of", forked_probe.answer)
     monkeypatch.setenv("ORL_CACHE", str(tmp_path / "cache"))
     return planning.alone(monkeypatch, tmp_path)
 

@@ -104,6 +104,7 @@ def test_step_that_has_begun_to_train_is_whole(
     assert note.step == steps
 
 
+@pytest.mark.slow
 async def test_signal_to_all_processes_leaves_the_end_to_the_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "queue.py").write_text("raise SystemExit", encoding="utf-8")  # nothing of the user's is imported either
     monkeypatch.chdir(tmp_path)

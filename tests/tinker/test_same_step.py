@@ -18,7 +18,10 @@ from tests.tinker.serving import Served
 
 
 @pytest.mark.parametrize("name", ["lora", "lora_several"])
-@pytest.mark.parametrize("loss", ["importance_sampling", "ppo", "cispo"])
+@pytest.mark.parametrize(
+    "loss",
+    ["importance_sampling", *(pytest.param(loss, marks=pytest.mark.slow) for loss in ("ppo", "cispo"))],
+)
 def test_first_update_has_the_golden_gradient(server: Served, name: str, loss: str) -> None:
     case = load_cases()[name]
     first, second = case.steps[0]

@@ -170,7 +170,8 @@ class Gate:
         return gated
 
 
-async def test_batch_that_a_restart_breaks_is_played_again() -> None:
+@pytest.mark.parametrize("replay", [pytest.param(True, marks=pytest.mark.slow), False])
+async def test_batch_that_a_restart_breaks_is_played_again(replay: bool) -> None:
     """The sessions are gone with the server: the calls under way break, and going on with them is answered 404."""
     gate = Gate()
     rollouts = WINDOW + 4  # enough to end a run, if they counted
