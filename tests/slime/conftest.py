@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from orl_cluster.hooks import worker
 from orl_cluster.launch.machine.probe import finds
+from orl_rollout.loop import admission
 from orl_rollout.runtime import stack
 
 from tests.kit.tokenizers import open_once
@@ -37,8 +38,12 @@ def hosted(environment: str, checkpoint: Path, tmp_path: Path) -> Hosted:
 
 @pytest.fixture(autouse=True)
 def fresh_process(monkeypatch: pytest.MonkeyPatch, short_pauses: None) -> None:
-    """Give every test the state of a worker that has just begun. Only the certificate, half a second, is kept."""
+    """Give every test the state of a worker that has just begun. Only the certificate, half a second, is kept.
+
+    A server that has never answered gets half a second.
+    """
     monkeypatch.setattr(worker, "_runs", {})
+    monkeypatch.setattr(admission, "FIRST_CONTACT", 0.5)
     for name in ("open_tokenizer", "open_renderer"):
         monkeypatch.setattr(stack, name, open_once(name))
 

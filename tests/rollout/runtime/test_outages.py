@@ -170,8 +170,7 @@ class Gate:
         return gated
 
 
-@pytest.mark.parametrize("replay", [pytest.param(True, marks=pytest.mark.slow), False])
-async def test_batch_that_a_restart_breaks_is_played_again(replay: bool) -> None:
+async def test_batch_that_a_restart_breaks_is_played_again() -> None:
     """The sessions are gone with the server: the calls under way break, and going on with them is answered 404."""
     gate = Gate()
     rollouts = WINDOW + 4  # enough to end a run, if they counted
