@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from orl_cluster.hooks import worker
 from orl_cluster.launch.machine.probe import finds
-from orl_rollout.loop import admission
-from orl_rollout.runtime import stack
+from orl_rollout.runtime import admission, stack
 
 from tests.kit.tokenizers import open_once
 from tests.slime import episode

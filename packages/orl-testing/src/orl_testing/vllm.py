@@ -59,7 +59,7 @@ class VllmServer(SglangServer):
             raise Refused(400, f"Unexpected keyword argument {min(unknown)!r}")
         if len(ids) + sampling["max_tokens"] > self.context_tokens:
             raise Refused(400, f"max_tokens is too large: {sampling['max_tokens']}. {len(ids)} input tokens")
-        kept = {_NAMES.get(name, name): value for name, value in sampling.items() if name not in _READ}
+        kept = {str(_NAMES.get(name, name)): value for name, value in sampling.items() if name not in _READ}
         fields = {"rid": body["request_id"]} if "request_id" in body else {}
         return GenerateRequest(
             input_ids=ids, sampling_params=kept, return_logprob=sampling.get("logprobs") is not None, **fields

@@ -83,7 +83,7 @@ class SglangEngine:
         """
         started = time.monotonic()
         # The caller's parameters replace those that keep tokens exact.
-        exact = {"no_stop_trim": True, "skip_special_tokens": False}
+        exact: dict[str, Any] = {"no_stop_trim": True, "skip_special_tokens": False}
         params = exact | fitted(sampling, SAMPLING_PARAMETERS, self._context_tokens - len(ids))
         if not ids:
             raise EngineRefused("there is no id to continue")

@@ -25,12 +25,11 @@ ANSWER_BYTES = 1 << 22
 TOKEN_BYTES = 512
 KEYS_KEPT = 1 << 14  # rollouts whose first version is known; more than can run at once
 
-# Names in vLLM of the parameters that one generation may have. None: what it asks for is so anyway.
-NAMES: Mapping[str, str | None] = {
+# Names in vLLM of the parameters that one generation may have. Its ids are never trimmed (IGNORED).
+NAMES: Mapping[str, str] = {
     "max_new_tokens": "max_tokens",
     "min_new_tokens": "min_tokens",
     "sampling_seed": "seed",
-    "no_stop_trim": None,
     **{
         name: name
         for name in (
@@ -40,6 +39,8 @@ NAMES: Mapping[str, str | None] = {
         )
     },
 }  # fmt: skip
+
+IGNORED = frozenset({"no_stop_trim"})
 
 # Two ids that are all but equally likely: their processed logprob is that of a half, whatever the model is.
 _PROBE = {"max_tokens": 1, "temperature": 1e4, "top_k": 2, "logprobs": 0, "detokenize": False}
@@ -85,14 +86,14 @@ class VllmEngine:
                 cannot be trusted, or older weights than those that the rollout began with.
         """
         started, room = time.monotonic(), self._context_tokens - len(ids)
-        params = {"skip_special_tokens": False} | fitted(sampling, frozenset(NAMES), room)
+        params = {"skip_special_tokens": False} | fitted(sampling, IGNORED | NAMES.keys(), room)
         if not ids:
             raise EngineRefused("there is no id to continue")
         if room < 1:
             return Generation(token_ids=(), logprobs=(), finish_reason="length")
         if not self._processed:
             await self._check_logprobs(ids, key)
-        renamed = {NAMES[name]: value for name, value in params.items() if NAMES[name]}
+        renamed = {NAMES[name]: value for name, value in params.items() if name not in IGNORED}
         answer = await self._ask({**renamed, "detokenize": "stop" in params, "logprobs": 0}, ids, key)
         generation = read_generation(answer, time.monotonic() - started)
         self._refuse_older(generation.weight_version, key)
