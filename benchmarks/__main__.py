@@ -9,17 +9,12 @@ from importlib import import_module
 from rich.console import Console
 
 BENCHMARKS = {
-    "turns": "client CPU per turn, its slope in history, and where the time goes",
+    "turns": "client CPU per turn and its slope in history, against a cookbook's loop",
     "short": "client CPU of 256 short episodes at once, against a bare loop over the SDK",
     "engine-time": "the share of engine time lost to the loop at 64, 256 and 1,000 rollouts",
-    "flight": "1,000 rollouts in flight in one process: faults, lag, memory",
     "agents": "a turn of an agent at the gateway against the built-in loop's, and 256 episodes at once",
-    "parsers": "parser speed and agreement against SGLang's own detectors",
-    "prepare": "tasks.jsonl of a million tasks: time and peak memory",
     "one-gpu": "engine, weight sync and update of a model on one GPU, against bare SGLang; small without a GPU",
     "night": "accidents of real runs, and sick runs that must not continue: what is lost, miscounted, ended, not ended",
-    "frozen-weights": "steps until a run ends whose engine never gets the trained weights",
-    "failures": "four published failures of RL trainers, reproduced, and avoided at equal seeds",
     "import-time": "what importing orl and `orl --help` cost",
 }
 
@@ -32,7 +27,6 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="which ones; all by default")
     parser.add_argument("--quick", action="store_true", help="small sizes and few rounds: seconds instead of minutes")
     parser.add_argument("--seed", type=int, default=0, help="of the night's tasks and of the moments of its accidents")
-    parser.add_argument("--long", action="store_true", help="add an outage of 300 s to the night")
     options = parser.parse_args()
     if unknown := sorted(set(options.names) - set(BENCHMARKS)):
         parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
@@ -41,7 +35,7 @@ def main() -> int:
     for name in options.names or BENCHMARKS:
         console.rule(f"{name}: {BENCHMARKS[name]}")
         benchmark = import_module(f"benchmarks.{name.replace('-', '_')}")
-        more = {"seed": options.seed, "long": options.long} if name == "night" else {}
+        more = {"seed": options.seed} if name == "night" else {}
         complaints += [f"{name}: {complaint}" for complaint in benchmark.run(console, quick=options.quick, **more)]
     for complaint in complaints:
         console.print(complaint, style="red", markup=False)

@@ -1,4 +1,4 @@
-"""Agents at the gateway: CPU of a turn at a long history against the built-in loop's, many episodes, a crowd of habits.
+"""Agents at the gateway: CPU of a turn at a long history against the built-in loop's, and many episodes.
 
 A turn has 505 ids. CPU is that of this process alone, all threads, for each request to the engine, over twenty turns
 around a history. SGLang's stand-in and the agents are other processes: an agent builds and sends its whole history with
@@ -30,10 +30,8 @@ from orl_testing import ScriptedSession
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.flight import Ticker
 from benchmarks.servers import many_files, served
 from benchmarks.world import CONTEXT, TASK, TURN, World, make_world
-from tests.kit.crowd import HABITS, play_crowd
 from tests.kit.playing_agent import plays
 
 TARGET_RATIO = 1.5
@@ -92,7 +90,7 @@ def run(console: Console, *, quick: bool) -> list[str]:
     with served("engine", answer=world.action, decode_seconds=0.0, prefill_seconds=0.0) as url:
         complaints = asyncio.run(side_by_side(console, world, url, turns=turns, rounds=rounds))
         complaints += asyncio.run(at_once(console, world, url, episodes=8 if quick else 256))
-    return complaints + asyncio.run(crowd(console, agents=14 if quick else 256))
+    return complaints
 
 
 async def side_by_side(console: Console, world: World, url: str, *, turns: int, rounds: int) -> list[str]:
@@ -134,19 +132,3 @@ async def at_once(console: Console, world: World, url: str, *, episodes: int) ->
     table.add_row("wall, s", f"{seconds:.1f}", "")
     console.print(table)
     return [f"{len(faults)} episodes: {faults[0]}"] if faults else []
-
-
-async def crowd(console: Console, *, agents: int) -> list[str]:
-    """Play agents of all habits at the same moment; what went wrong. Their own work is in this event loop too."""
-    many_files()
-    async with Ticker() as ticker:
-        played = await play_crowd(agents)
-    lost = sum(abs(one.lost) for one in played)
-    again = sum(one.session.closed != 1 for one in played)
-    table = Table("", "measured", "target")
-    table.add_row(f"agents at once, of {len(HABITS)} habits", f"{agents:,}", "")
-    table.add_row("sampled ids in no row or in two", f"{lost:,}", "0")
-    table.add_row("sessions not closed once", f"{again:,}", "0")
-    table.add_row("longest stop of the event loop, ms", f"{max(ticker.lags):.0f}", "")
-    console.print(table)
-    return [f"a crowd: {lost} ids and {again} sessions are wrong"] if lost or again else []

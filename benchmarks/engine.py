@@ -23,7 +23,7 @@ BACKLOG = 4096
 
 
 class Engine:
-    """The settings and the books: engine seconds and prompt lengths by rollout, and how many ran at once."""
+    """The settings and the books: engine seconds and prompt lengths by rollout."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         ids: list[int] = settings["answer"]
@@ -38,7 +38,6 @@ class Engine:
     def reset(self) -> None:
         self.seconds: dict[str, float] = {}
         self.prompts: dict[str, int] = {}
-        self.running = self.most = self.requests = 0
 
     async def generate(self, http: web.Request) -> web.Response:
         body = await http.read()
@@ -47,26 +46,15 @@ class Engine:
         new, self.prompts[key] = length - self.prompts.get(key, 0), length
         seconds = (self.prefill * max(new, 0) + self.decode) * self.chance.uniform(0.8, 1.2)
         self.seconds[key] = self.seconds.get(key, 0.0) + seconds
-        self.requests += 1
-        self.running += 1
-        self.most = max(self.most, self.running)
-        try:
-            async with self.slots:
-                if seconds:
-                    await asyncio.sleep(seconds)
-        finally:
-            self.running -= 1
+        async with self.slots:
+            if seconds:
+                await asyncio.sleep(seconds)
         return web.Response(body=self.answer, content_type="application/json")
 
     async def stats(self, http: web.Request) -> web.Response:
         """The books since the last look: `longest` and `total` in engine seconds."""
         seconds = self.seconds.values()
-        books = {
-            "longest": max(seconds, default=0.0),
-            "total": sum(seconds),
-            "most": self.most,
-            "requests": self.requests,
-        }
+        books = {"longest": max(seconds, default=0.0), "total": sum(seconds)}
         self.reset()
         return web.json_response(books)
 
@@ -97,7 +85,7 @@ async def main() -> None:
         app, access_log=None, shutdown_timeout=0.1, keepalive_timeout=settings.get("keepalive_seconds", 5.0)
     )
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0, backlog=BACKLOG).start()
+    await web.TCPSite(runner, "127.0.0.1", settings.get("port", 0), backlog=BACKLOG).start()
     announce(f"http://127.0.0.1:{runner.addresses[0][1]}")
     await until_the_end()
     await runner.cleanup()

@@ -1,7 +1,6 @@
-"""Environments on the OpenReward SDK's own server, in a process of its own.
+"""An environment on the OpenReward SDK's own server, in a process of its own.
 
-A shell that always prints the same, so that a turn has the length that the benchmark wants; and one that has more tasks
-than anyone would list.
+A shell that always prints the same, so that a turn has the length that the benchmark wants.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pydantic import BaseModel
 
 from benchmarks.servers import announce, read_settings, wait_for_the_end
 
-SETTINGS: dict[str, Any] = {"text": "", "seconds": 0.0, "tasks": 0}
+SETTINGS: dict[str, Any] = {"text": "", "seconds": 0.0}
 
 
 class Command(BaseModel):
@@ -45,40 +44,9 @@ class Shell(Environment):
         return ToolOutput(blocks=[TextBlock(text=SETTINGS["text"])], reward=0.01, finished=False)
 
 
-class Many(Environment):
-    """Lists tasks that it makes as they are asked for."""
-
-    @classmethod
-    def list_splits(cls) -> list[str]:
-        return ["train"]
-
-    @classmethod
-    async def num_tasks(cls, split: str) -> int:
-        return SETTINGS["tasks"]
-
-    @classmethod
-    async def get_task_range(cls, split: str, start: int | None = None, stop: int | None = None) -> list[Any]:
-        return [
-            {
-                "question": f"Which key of chest {number} is the right one, and why?",
-                "answer": number,
-                "level": number % 7,
-            }
-            for number in range(start or 0, SETTINGS["tasks"] if stop is None else stop)
-        ]
-
-    def get_prompt(self) -> list[TextBlock]:
-        return [TextBlock(text=str(self.task_spec["question"]))]
-
-    @tool
-    async def open_chest(self) -> ToolOutput:
-        """Open it."""
-        return ToolOutput(blocks=[TextBlock(text="empty")], reward=0.0, finished=True)
-
-
 def main() -> None:
     SETTINGS.update(read_settings())
-    with serve(Shell, Many) as server:
+    with serve(Shell) as server:
         announce(server.url)
         wait_for_the_end()
 

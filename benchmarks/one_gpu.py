@@ -52,13 +52,10 @@ T = TypeVar("T")
 
 OPENING, OBSERVATION = 600, 300  # ids of the first observation, and of those after an action
 GIB = 2**30
+SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "head_dim")
 SHAPES = {  # of Qwen3-0.6B, and of a model for a CPU
-    False: {"vocab_size": 151_936, "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28},
-    True: {"vocab_size": 1024, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2},
-}
-HEADS = {
-    False: {"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128},
-    True: {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16},
+    False: dict(zip(SIZES, (151_936, 1024, 3072, 28, 16, 128), strict=True)),
+    True: dict(zip(SIZES, (1024, 32, 64, 2, 2, 16), strict=True)),
 }
 
 
@@ -143,7 +140,7 @@ def in_process(work: Work, model: Any) -> list[list[int]]:
 
 def make_checkpoint(folder: Path, *, small: bool) -> None:
     torch.manual_seed(0)
-    sizes: dict[str, Any] = {**SHAPES[small], **HEADS[small]}
+    sizes: dict[str, Any] = {**SHAPES[small], "num_key_value_heads": SHAPES[small]["num_attention_heads"] // 2}
     config = Qwen3Config(**sizes, max_position_embeddings=40_960, tie_word_embeddings=True, dtype="bfloat16")
     AutoModelForCausalLM.from_config(config, trust_remote_code=False).save_pretrained(folder)
     make_tokenizer(vocabulary=config.vocab_size).save_pretrained(folder)

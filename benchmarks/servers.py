@@ -24,30 +24,35 @@ def child_environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "OPENREWARD_LOG_LEVEL": "ERROR"}
 
 
-@contextmanager
-def served(module: str, **settings: Any) -> Generator[str]:
-    """The address of `python -m benchmarks.MODULE`, started with `settings` and ended with the block."""
-    with subprocess.Popen(
+def start_server(module: str, settings: dict[str, Any]) -> subprocess.Popen[str]:
+    """Start `python -m benchmarks.MODULE` with `settings`; it goes when its stdin closes."""
+    process = subprocess.Popen(
         [sys.executable, "-m", f"benchmarks.{module}"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT,
         env=child_environment(),
-    ) as process:
-        if process.stdin is None or process.stdout is None:
-            raise RuntimeError("a server's pipes are missing")
+    )
+    if process.stdin is None:
+        raise RuntimeError("a server's pipes are missing")
+    process.stdin.write(json.dumps(settings) + "\n")
+    process.stdin.flush()
+    return process
+
+
+@contextmanager
+def served(module: str, **settings: Any) -> Generator[str]:
+    """The address of `python -m benchmarks.MODULE`, started with `settings` and ended with the block."""
+    with start_server(module, settings) as process:
         try:
-            process.stdin.write(json.dumps(settings) + "\n")
-            process.stdin.flush()
-            url = process.stdout.readline().strip()
+            url = process.stdout.readline().strip() if process.stdout else ""
             if not url:
                 raise RuntimeError(f"benchmarks.{module} did not start")
             yield url
         finally:
-            process.stdin.close()
             try:
-                process.wait(20)
+                process.communicate(timeout=20)
             except subprocess.TimeoutExpired:
                 process.kill()
 

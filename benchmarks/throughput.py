@@ -1,8 +1,11 @@
-"""`python -m benchmarks.throughput --url URL --model FOLDER`: our rollouts against SGLang's own load generator.
+"""`python -m benchmarks.throughput --url URL --model FOLDER`: our rollouts against a bare client's requests.
 
-Tokens per second of three clients (`throughput_clients`) that play the same mix against one SGLang server, measured in
-interleaved rounds with an empty prefix cache, and how much of the prompts came from that cache. It is no part of
-`just bench`, because it needs a GPU: FOLDER is what `benchmarks.throughput_model` makes, served with
+Ids per second of two clients that play the same mix against one SGLang server, measured in interleaved rounds with an
+empty prefix cache, and how much of the prompts came from that cache. Both have as many conversations in the server at
+once, of as many turns; each turn adds the same number of new ids to the prompt and asks for the same number of ids of
+answer, and the answers stay in the context. Ours is the whole loop: it renders, parses and calls. The bare client posts
+the bodies that ours posts, without knowing what is in them. It is no part of `just bench`, because it needs a GPU:
+FOLDER is what `benchmarks.throughput_model` makes, served with
 
     python -m sglang.launch_server --model-path FOLDER --load-format dummy --dtype bfloat16 --enable-cache-report
 """
@@ -11,84 +14,248 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import random
 import statistics
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import msgspec
+from msgspec import Struct, structs
+from orl_core.limits import Limits
+from orl_core.messages import text_message
+from orl_core.render import Renderer
+from orl_core.task import Task
+from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory
+from orl_rollout.loop.engine import Engine
+from orl_rollout.loop.loop import rollout
+from orl_rollout.loop.session import Opening
+from orl_rollout.sglang.client import SglangEngine
+from orl_rollout.tokenizer.tokenizer import HFTokenizer
 from rich.console import Console
 from rich.table import Table
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from benchmarks.engine_time import Instant
 from benchmarks.servers import many_files
-from benchmarks.throughput_clients import Deck, Mix, Played, bare, flush, ours, theirs
+from benchmarks.world import TASK
 
-GENERATOR = (sys.executable, "-m", "sglang.bench_serving")
+NOTES = 64  # words of the system message, different in each rollout, so that rollouts have no prefix in common
+CALL = '\n<tool_call>\n{"name": "run", "arguments": {"command": "ls"}}\n</tool_call><|im_end|>'
 
 
-def play(url: str, deck: Deck, model: Path, rounds: int, generator: Sequence[str]) -> dict[str, list[Played]]:
+class Mix(Struct, frozen=True, kw_only=True):
+    """Sizes of a run, in token ids: the first prompt, then `turns` answers of `action` with `new` ids between them.
+
+    `shared` ids begin every conversation of ours.
+    """
+
+    rollouts: int
+    turns: int
+    action: int
+    new: int
+    prompt: int = 0
+    shared: int = 0
+
+    @property
+    def generated(self) -> int:
+        """The ids that the server generates."""
+        return self.rollouts * self.turns * self.action
+
+    @property
+    def prompts(self) -> int:
+        """The ids of all prompts."""
+        between = self.turns * (self.turns - 1) // 2
+        return self.rollouts * (self.turns * self.prompt + between * (self.action + self.new))
+
+    @property
+    def known(self) -> int:
+        """Count those that the server can have seen: all but the new ones."""
+        new = self.rollouts * (self.prompt + (self.turns - 1) * self.new)
+        return self.prompts - new + (self.rollouts - 1) * self.shared
+
+    @property
+    def context(self) -> int:
+        """The length of a conversation at its end."""
+        return self.prompt + self.turns * self.action + (self.turns - 1) * self.new
+
+
+class Played(Struct, frozen=True, kw_only=True):
+    """One run: wall seconds, ids generated, ids of prompts, how many of these came from the prefix cache; faults."""
+
+    seconds: float
+    generated: int
+    prompts: int
+    cached: int
+    faults: list[str] = []
+
+
+class Deck:
+    """Texts of a benchmark: the tokenizer and its renderer, the call that ends each action, words of one id each."""
+
+    def __init__(self, hf: PreTrainedTokenizerFast, mix: Mix) -> None:
+        self.hf = hf
+        self.renderer = Renderer(HFTokenizer(hf))
+        self.call: list[int] = hf.encode(CALL, add_special_tokens=False)
+        self.words = sorted(f" {piece[1:]}" for piece in hf.get_vocab() if len(piece) == 4 and piece.startswith("Ġ"))
+        chance = random.Random(0)
+        empty = len(self.renderer.extend(self.call, [text_message("tool", "", name="run")], calls_before=0))
+        room = mix.new - len(self.call) - empty
+        if room < 1:
+            raise SystemExit(f"--new {mix.new}: a call and a result without a word are {mix.new - room} ids")
+        self.said = self.text(room, chance)
+        openings = [asyncio.run(Noted(self, seed).open(TASK)) for seed in range(2)]
+        ids = [self.renderer.open(opening.messages, opening.tools) for opening in openings]
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*ids, strict=False)))
+        self.mix = structs.replace(mix, prompt=len(ids[0]), shared=shared)
+
+    def text(self, count: int, chance: random.Random) -> str:
+        """A text of `count` ids."""
+        return "".join(chance.choices(self.words, k=count))
+
+
+class Noted(Instant):
+    """A session that answers at once, and begins as no other does."""
+
+    def __init__(self, deck: Deck, seed: int) -> None:
+        super().__init__(deck.said)
+        self._notes = deck.text(NOTES, random.Random(seed))
+
+    async def open(self, task: Task) -> Opening:
+        opening = await super().open(task)
+        return structs.replace(opening, messages=(text_message("system", self._notes), *opening.messages))
+
+
+class Calling:
+    """An engine whose model makes a call at the end of each action, which weights by chance never would."""
+
+    def __init__(self, engine: Engine, call: Sequence[int]) -> None:
+        self._engine = engine
+        self._call = tuple(call)
+
+    async def generate(self, ids: Sequence[int], sampling: Mapping[str, Any], *, key: str) -> Generation:
+        most = sampling["max_new_tokens"] - len(self._call)
+        said = await self._engine.generate(ids, {**sampling, "max_new_tokens": most}, key=key)
+        logprobs = (*said.logprobs, *(0.0 for _ in self._call))
+        return structs.replace(said, token_ids=(*said.token_ids, *self._call), logprobs=logprobs, finish_reason="stop")
+
+
+async def ours(url: str, deck: Deck) -> Played:
+    """The real loop, SglangEngine and renderer, with environments that answer at once."""
+    mix, call = deck.mix, len(deck.call)
+    room = mix.context + mix.turns * mix.new
+    limits = Limits(
+        max_turns=mix.turns,
+        turn_tokens=mix.action + call,
+        rollout_tokens=room,
+        context_tokens=room,
+        max_nudges=mix.turns,
+        max_invalid=mix.turns + 1,
+        turn_timeout=900.0,
+    )
+    sampling = {"temperature": 1.0, "ignore_eos": True}
+    started = time.monotonic()
+    async with SglangEngine(url, context_tokens=room) as engine:
+        trajectories = await asyncio.gather(
+            *(
+                rollout(
+                    RolloutSpec(task=TASK, rollout_id=f"{number:032d}", limits=limits, sampling=sampling),
+                    session=Noted(deck, number),
+                    renderer=deck.renderer,
+                    engine=Calling(engine, deck.call),
+                )
+                for number in range(mix.rollouts)
+            )
+        )
+    return counted(trajectories, mix, call, time.monotonic() - started)
+
+
+def counted(trajectories: Sequence[Trajectory], mix: Mix, call: int, seconds: float) -> Played:
+    """The books of our rollouts; a fault for each that did not play all its turns."""
+    generated = prompts = cached = 0
+    faults: list[str] = []
+    for trajectory in trajectories:
+        context = 0
+        for turn in trajectory.turns:
+            context += len(turn.observation)
+            prompts += context
+            context += len(turn.action_ids)
+            generated += len(turn.action_ids) - call * len(turn.generations)
+            cached += sum(generation.cached_tokens for generation in turn.generations)
+        if trajectory.stop_reason is not StopReason.MAX_TURNS or len(trajectory.turns) != mix.turns:
+            faults.append(f"{trajectory.stop_reason} after {len(trajectory.turns)} turns {trajectory.error}".strip())
+    return Played(seconds=seconds, generated=generated, prompts=prompts, cached=cached, faults=faults)
+
+
+async def bare(url: str, deck: Deck) -> Played:
+    """The bodies of ours, from a client that knows no messages; what is new in a prompt is words by chance."""
+    mix = deck.mix
+    known: list[int] = deck.hf.encode("".join(deck.words[:1000]), add_special_tokens=False)
+    sampling = {"temperature": 1.0, "ignore_eos": True, "max_new_tokens": mix.action, "no_stop_trim": True}
+    rest = {"sampling_params": {**sampling, "skip_special_tokens": False}, "return_logprob": True}
+    cached = 0
+
+    async def play(number: int, http: aiohttp.ClientSession) -> None:
+        nonlocal cached
+        chance = random.Random(number)
+        headers = {"X-SMG-Routing-Key": f"{number:032d}", "Content-Type": "application/json"}
+        ids = chance.choices(known, k=mix.prompt)
+        for _ in range(mix.turns):
+            body = msgspec.json.encode({**rest, "input_ids": ids})
+            async with http.post(f"{url}/generate", data=body, headers=headers) as response:
+                answer = msgspec.json.decode(await response.read())
+            ids += [*answer["output_ids"], *chance.choices(known, k=mix.new)]
+            cached += answer["meta_info"]["cached_tokens"]
+
+    started = time.monotonic()
+    timeout = aiohttp.ClientTimeout(total=900.0)
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as http:
+        await asyncio.gather(*(play(number, http) for number in range(mix.rollouts)))
+    seconds = time.monotonic() - started
+    return Played(seconds=seconds, generated=mix.generated, prompts=mix.prompts, cached=cached)
+
+
+async def flush(url: str) -> None:
+    """Empty the server's prefix cache; a request that has just ended may hold it up for a moment."""
+    async with aiohttp.ClientSession() as http:
+        for _ in range(50):
+            async with http.post(f"{url}/flush_cache") as response:
+                if response.status == 200:
+                    return
+            await asyncio.sleep(0.1)
+    raise SystemExit(f"{url}/flush_cache: refused for 5 s")
+
+
+CLIENTS = {"orl": ours, "bare client": bare}
+
+
+async def play(url: str, deck: Deck, rounds: int) -> dict[str, list[Played]]:
     """The runs of each client, round by round; the first of ours, which compiles kernels, is not among them."""
-    clients = {
-        "orl": lambda: asyncio.run(ours(url, deck)),
-        "bare client": lambda: asyncio.run(bare(url, deck)),
-        "sglang.bench_serving": lambda: theirs(url, deck, model, generator),
-    }
-    runs: dict[str, list[Played]] = {name: [] for name in clients}
-    clients["orl"]()
+    runs: dict[str, list[Played]] = {name: [] for name in CLIENTS}
+    await ours(url, deck)
     for _ in range(rounds):
-        for name, client in clients.items():
-            asyncio.run(flush(url))
-            runs[name].append(client())
+        for name, client in CLIENTS.items():
+            await flush(url)
+            runs[name].append(await client(url, deck))
     return runs
 
 
-def report(mix: Mix, runs: dict[str, list[Played]]) -> dict[str, Any]:
-    """Figures of one mix for JSON: all runs, and the medians of each client."""
-    medians = {}
-    for name, played in runs.items():
-        whole = [run for run in played if run.seconds]
-        shares = [run.cached / run.prompts for run in whole if run.cached is not None]
-        medians[name] = {
-            "tokens_per_second": statistics.median([run.generated / run.seconds for run in whole] or [0.0]),
-            "cached_share": statistics.median(shares) if shares else None,
-        }
-    ours_rate = medians["orl"]["tokens_per_second"]
-    ratios = {
-        name: ours_rate / medians[name]["tokens_per_second"] if medians[name]["tokens_per_second"] else None
-        for name in runs
-    }
-    return {
-        "mix": msgspec.to_builtins(mix),
-        "context": mix.context,
-        "known_share": mix.known / mix.prompts,
-        "medians": medians,
-        "orl_over": ratios,
-        "runs": msgspec.to_builtins(runs),
-    }
-
-
-def table(results: Sequence[dict[str, Any]]) -> Table:
-    """The medians."""
-    shown = Table(
-        "rollouts at once", "client", "generated ids a second", "of orl's", "cached ids of prompt ids", "at most"
-    )
-    for result in results:
-        for name, medians in result["medians"].items():
-            over = result["orl_over"][name]
-            shown.add_row(
-                f"{result['mix']['rollouts']:,}",
-                name,
-                f"{medians['tokens_per_second']:,.0f}",
-                f"{1 / over:.3f}" if over else "",
-                "" if medians["cached_share"] is None else f"{medians['cached_share']:.4f}",
-                f"{result['known_share']:.4f}",
-            )
+def table(mix: Mix, runs: dict[str, list[Played]]) -> Table:
+    """The medians of each client."""
+    rates = {name: statistics.median(run.generated / run.seconds for run in of) for name, of in runs.items()}
+    shares = {name: statistics.median(run.cached / run.prompts for run in of) for name, of in runs.items()}
+    shown = Table("client", "generated ids a second", "of the bare client's", "cached ids of prompt ids", "at most")
+    for name, rate in rates.items():
+        ratio = rate / rates["bare client"]
+        shown.add_row(name, f"{rate:,.0f}", f"{ratio:.3f}", f"{shares[name]:.4f}", f"{mix.known / mix.prompts:.4f}")
     return shown
 
 
-def main(arguments: Sequence[str] | None = None, generator: Sequence[str] = GENERATOR) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", required=True, help="the server, such as http://127.0.0.1:30000")
     parser.add_argument("--model", type=Path, required=True, help="the folder that it serves")
@@ -97,28 +264,23 @@ def main(arguments: Sequence[str] | None = None, generator: Sequence[str] = GENE
     parser.add_argument("--action", type=int, default=128, help="ids of an answer")
     parser.add_argument("--new", type=int, default=300, help="new ids of a later prompt")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--output", type=Path, help="where to write JSON")
     chosen = parser.parse_args(arguments)
     many_files()
     console = Console(width=120)
-    results: list[dict[str, Any]] = []
     faults: list[str] = []
     for rollouts in chosen.rollouts:
         mix = Mix(rollouts=rollouts, turns=chosen.turns, action=chosen.action, new=chosen.new)
         deck = Deck(AutoTokenizer.from_pretrained(str(chosen.model), trust_remote_code=False), mix)
-        runs = play(chosen.url, deck, chosen.model, chosen.rounds, generator)
+        runs = asyncio.run(play(chosen.url, deck, chosen.rounds))
         faults += [
             f"{rollouts} at once, {name}: {fault}" for name in runs for run in runs[name] for fault in run.faults
         ]
-        results.append(report(deck.mix, runs))
-        if chosen.output:
-            chosen.output.write_bytes(msgspec.json.format(msgspec.json.encode(results)))
         mix = deck.mix
         console.print(
             f"{rollouts:,} at once: a prompt of {mix.prompt:,} ids, {mix.turns} answers of {mix.action}, {mix.new} new "
             f"ids between them, {mix.context:,} in the end; medians of {chosen.rounds} rounds"
         )
-        console.print(table(results[-1:]))
+        console.print(table(mix, runs))
     for fault in faults:
         console.print(fault, style="red", markup=False)
     return bool(faults)

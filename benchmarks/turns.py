@@ -1,4 +1,4 @@
-"""Client CPU per turn, its slope in history, and where the time goes; against a cookbook's loop in the same rounds.
+"""Client CPU per turn and its slope in history, against a cookbook's loop in the same rounds.
 
 Whole rollouts of 5 to 80 turns of 505 ids go through `Runtime.play`, SglangEngine and OpenReward's real client, journal
 included. CPU is user and system time of this process, all threads. A rollout's cost is fitted as
@@ -23,27 +23,11 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import cookbook
-from benchmarks.sampling import Samples, sampled
 from benchmarks.servers import served
 from benchmarks.world import TURN, World, config_of, faults, make_world, playing
 
 SIDE_BY_SIDE = 4  # rollouts
 TARGET_MS, TARGET_SLOPE = 2.0, 0.02
-RULES = (
-    ("journal", "/orl_rollout/episodes/"),
-    ("outcome: reward, data", "/orl_rollout/results/"),
-    ("outcome: reward, data", "/orl_core/datum.py"),
-    ("renderer and parser", "/orl_core/render/"),
-    ("renderer and parser", "/orl_core/tools/"),
-    ("renderer and parser", "/orl_rollout/tokenizer/"),
-    ("session: OpenReward SDK", "/openreward/api/"),
-    ("session: ours", "/orl_rollout/openreward/"),
-    ("engine client", "/orl_rollout/sglang/"),
-    ("loop", "/orl_rollout/"),
-    ("aiohttp outside a request: reading, closing", "/aiohttp/"),
-    ("event loop", "/asyncio/"),
-    ("event loop", "/selectors.py"),
-)
 Played = Callable[[int], Awaitable[list[str]]]  # plays one rollout of so many turns; what went wrong
 
 
@@ -72,8 +56,8 @@ def fit(costs: dict[int, float]) -> tuple[float, float]:
 
 async def compare(
     world: World, lengths: Sequence[int], rounds: int, sample_turns: int
-) -> tuple[dict[str, dict[int, list[float]]], Samples, list[str]]:
-    """CPU seconds per rollout by loop and length, a value for each round; the samples of ours; faults."""
+) -> tuple[dict[str, dict[int, list[float]]], list[str]]:
+    """CPU seconds per rollout by loop and length, a value for each round; faults."""
     settings = {"text": world.said, "seconds": 0.0}
     with (
         served("engine", answer=world.action) as engine,
@@ -105,17 +89,14 @@ async def compare(
                         cost, wrong = await measure(play, turns, max(1, sample_turns // share // max(turns, 5)))
                         costs[name][turns].append(cost)
                         complaints += wrong
-            with sampled(RULES) as samples:
-                for turns in lengths:
-                    await measure(ours, turns, max(1, sample_turns // turns))
-    return costs, samples, complaints
+    return costs, complaints
 
 
 def run(console: Console, *, quick: bool) -> list[str]:
     """Measure and print; what went wrong."""
     lengths, rounds, sample_turns = ((2, 6), 1, 12) if quick else ((5, 10, 20, 40, 80), 5, 160)
     world = make_world(quick=quick)
-    costs, samples, complaints = asyncio.run(compare(world, lengths, rounds, sample_turns))
+    costs, complaints = asyncio.run(compare(world, lengths, rounds, sample_turns))
     medians = {name: {turns: statistics.median(values) for turns, values in of.items()} for name, of in costs.items()}
     console.print(
         f"a turn: {len(world.action)} ids of action, {world.observation} of observation; {rounds} interleaved rounds, "
@@ -134,13 +115,5 @@ def run(console: Console, *, quick: bool) -> list[str]:
     table.add_row("opening and closing, ms a rollout", *(f"{1000 * of[0]:.2f}" for of in medians.values()), "")
     table.add_row("a turn without history, ms", *(f"{a:.2f}" for a, _ in fits.values()), f"{TARGET_MS}")
     table.add_row("ms a turn per 1,000 ids of history", *(f"{b:.3f}" for _, b in fits.values()), f"{TARGET_SLOPE}")
-    console.print(table)
-    table = Table("where the CPU goes", "share")
-    for name, count in samples.parts.most_common():
-        table.add_row(name, f"{count / max(samples.total, 1):.0%}")
-    console.print(table)
-    table = Table("the line of ours that was at work, or waited for its callee", "share")
-    for name, count in samples.lines.most_common(16):
-        table.add_row(name, f"{count / max(samples.total, 1):.1%}")
     console.print(table)
     return complaints

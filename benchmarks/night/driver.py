@@ -72,11 +72,7 @@ def missing(folder: Path, plan: Path) -> list[Planned]:
 
 
 async def play(settings: Settings) -> None:
-    """Play what the journal lacks.
-
-    Raises:
-        OrlError: the run was aborted.
-    """
+    """Play what the journal lacks."""
     folder = Path(settings.folder)
     left = missing(folder, Path(settings.plan))
     begun, returned = Notes(settings.begun), Notes(settings.returned)

@@ -28,8 +28,6 @@ SECONDS = {"call": 0.3}
 class Shift(Environment):
     """A shift of `turns` calls. Each takes a moment and pays; the last one ends the episode and pays `final`."""
 
-    pays = True
-
     def __init__(self, task_spec: Any = None, secrets: dict[str, str] | None = None) -> None:
         super().__init__(task_spec or {}, secrets or {})
         self.done = 0
@@ -40,7 +38,7 @@ class Shift(Environment):
 
     @classmethod
     def list_tasks(cls, split: str) -> list[dict[str, Any]]:
-        return [{"name": f"listed/{number}", "turns": 2 + number % 2, "final": None} for number in range(16)]
+        return []
 
     def get_prompt(self) -> list[TextBlock]:
         return [TextBlock(text="Work until the shift is over.")]
@@ -52,26 +50,9 @@ class Shift(Environment):
         self.done += 1
         spec: Any = self.task_spec
         last = self.done >= spec["turns"]
-        final: float | None = spec.get("final")
-        if final is None:
-            final = next_reward()
-        reward = final if last else STEP_REWARD
+        reward: float = spec["final"] if last else STEP_REWARD
         text = "The shift is over." if last else f"{self.done} done."
-        return ToolOutput(blocks=[TextBlock(text=text)], reward=reward if self.pays else None, finished=last)
-
-
-class Unpaid(Shift):
-    """A shift whose results carry no reward, as an environment whose author forgot it."""
-
-    pays = False
-
-
-REWARDS = iter(range(1 << 62))
-
-
-def next_reward() -> float:
-    """Return 0 and 1 in turn: a task that is trained on needs groups of different rewards."""
-    return float(next(REWARDS) % 2)
+        return ToolOutput(blocks=[TextBlock(text=text)], reward=reward, finished=last)
 
 
 class Front:
@@ -116,7 +97,7 @@ async def reply(send: Send, status: int, body: Any) -> None:
 async def main() -> None:
     settings = read_settings()
     SECONDS["call"] = settings.get("seconds", SECONDS["call"])
-    front = Front(Server([Shift, Unpaid]))
+    front = Front(Server([Shift]))
     port: int = settings["port"]
     config = uvicorn.Config(
         front, host="127.0.0.1", port=port, log_level="critical", backlog=BACKLOG, timeout_graceful_shutdown=1

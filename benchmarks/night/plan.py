@@ -9,14 +9,12 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 from orl_core import Task
-from orl_core.config import EnvironmentConfig, RolloutConfig, TrainerConfig
 
 from benchmarks.night.environment import STEP_REWARD
 
 ENVIRONMENT = "night/Shift"
 MOST_TURNS = 5
 CONTEXT = 4096
-SECTIONS = {"rollout": RolloutConfig, "trainer": TrainerConfig, "environments": EnvironmentConfig}
 
 
 class Planned(Struct, frozen=True, kw_only=True):
@@ -63,16 +61,6 @@ def write_plan(path: Path, plan: list[Planned]) -> None:
 def read_plan(path: Path) -> list[Planned]:
     """Read a plan."""
     return msgspec.json.decode(path.read_bytes(), type=list[Planned])
-
-
-def knows(section: str, name: str) -> bool:
-    """Tell whether this tree's configuration has the field `name`: the same file runs before and after it came."""
-    return name in SECTIONS[section].__struct_fields__
-
-
-def patience(seconds: float) -> dict[str, float]:
-    """Return the setting `rollout.patience`, if this tree has it."""
-    return {"patience": seconds} if knows("rollout", "patience") else {}
 
 
 def configuration(url: str, **rollout: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Processes of the night: servers at a port of their own, and programs. Each is ended by its id when its scenario ends.
+"""Processes of the night, and a small disk. Each process is ended by its id when its scenario ends.
 
 A server reads its settings from stdin, prints its address, and goes when stdin closes (`benchmarks.servers`), so that
 none outlives the benchmark. It can be killed and started again at the same address.
@@ -9,23 +9,24 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
+import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
-from benchmarks.servers import ROOT, child_environment
+from benchmarks.servers import ROOT, child_environment, start_server
 
 POLL = 0.1  # seconds between two looks at a process or a file
 START_SECONDS = 120.0  # for a server to import its libraries on a loaded machine
 STOP_SECONDS = 10.0
+MOUNT_SECONDS = 20.0
 PORTS = range(20_000, 32_000)  # below those that the kernel gives to clients, so that a dead server's port stays free
 
 
@@ -43,11 +44,7 @@ def free_port() -> int:
 
 
 def until(true: Callable[[], object], seconds: float, what: str) -> None:
-    """Wait until `true` holds.
-
-    Raises:
-        NotInTime: it does not within `seconds`.
-    """
+    """Wait until `true` holds, or raise NotInTime after `seconds`."""
     ends = time.monotonic() + seconds
     while not true():
         if time.monotonic() > ends:
@@ -56,50 +53,38 @@ def until(true: Callable[[], object], seconds: float, what: str) -> None:
 
 
 class ServerProcess:
-    """`python -m benchmarks.night.MODULE` at an address that stays: `start`, `kill` and `start` again."""
+    """`python -m benchmarks.MODULE` at an address that stays: `start`, `kill` and `start` again."""
 
     def __init__(self, module: str, **settings: Any) -> None:
-        self._module = f"benchmarks.night.{module}"
-        self.port = free_port()
-        self._settings = {**settings, "port": self.port}
+        self._module = module
+        self._port = free_port()
+        self._settings = {**settings, "port": self._port}
         self._process: subprocess.Popen[str] | None = None
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http://127.0.0.1:{self._port}"
 
     def __enter__(self) -> Self:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.kill()
+
+    @property
+    def runs(self) -> bool:
+        """Tell whether the server has been started, and not killed since."""
+        return self._process is not None
 
     def start(self) -> None:
         """Start the server, and wait until it listens."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", self._module],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env=child_environment(),
-            start_new_session=True,
-        )
-        self._process = process
-        if process.stdin is None or process.stdout is None:
-            raise RuntimeError("a server's pipes are missing")
-        process.stdin.write(json.dumps(self._settings) + "\n")
-        process.stdin.flush()
+        self._process = start_server(self._module, self._settings)
         until(self._listens, START_SECONDS, f"{self._module} listens")
 
     def kill(self) -> None:
         """End the server by SIGKILL, as an accident does."""
-        if (process := self._process) is None:
-            return
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                pipe.close()
-        self._process = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
 
     def ask(self, path: str) -> Any:
         """Return the server's JSON for a question of the benchmark."""
@@ -110,15 +95,13 @@ class ServerProcess:
         if self._process is None or self._process.poll() is not None:
             raise RuntimeError(f"{self._module} did not start")
         with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+            return probe.connect_ex(("127.0.0.1", self._port)) == 0
 
 
 class Program:
     """A program whose output goes to the file `log`. `end` ends its process group by id."""
 
-    def __init__(
-        self, words: Sequence[str], log: Path, *, folder: Path = ROOT, more: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, words: Sequence[str], log: Path) -> None:
         self.log = log
         with log.open("ab") as output:
             self._process = subprocess.Popen(
@@ -126,15 +109,11 @@ class Program:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                cwd=folder,
-                env={**child_environment(), **(more or {})},
+                cwd=ROOT,
+                env=child_environment(),
                 start_new_session=True,
             )
-
-    @property
-    def pid(self) -> int:
-        """Return its id."""
-        return self._process.pid
+        self.pid = self._process.pid
 
     def code(self) -> int | None:
         """Return the exit code; None while it runs."""
@@ -153,28 +132,62 @@ class Program:
 
     def end(self) -> None:
         """End what is left of it: politely, then for certain."""
-        if self._process.poll() is None:
-            self._send(signal.SIGTERM)
-            if self.wait(STOP_SECONDS) is None:
-                self._send(signal.SIGKILL)
-                self._process.wait()
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if self._process.poll() is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(self.pid, number)
+                self.wait(STOP_SECONDS)
 
     def output(self) -> str:
         """Return what it wrote."""
         return self.log.read_text(encoding="utf-8", errors="replace")
 
-    def _send(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number)
-
 
 @contextmanager
-def program(
-    words: Sequence[str], log: Path, *, folder: Path = ROOT, more: Mapping[str, str] | None = None
-) -> Generator[Program]:
+def program(words: Sequence[str], log: Path) -> Generator[Program]:
     """Run a program for the length of the block."""
-    running = Program(words, log, folder=folder, more=more)
+    running = Program(words, log)
     try:
         yield running
     finally:
         running.end()
+
+
+class SmallDisk:
+    """The disk of `folder`. Without a disk of its own, the files of one program are limited instead."""
+
+    def __init__(self, folder: Path, *, mounted: bool) -> None:
+        self.folder = folder
+        self._mounted = mounted
+        self._ballast = folder / "ballast"
+
+    def fill(self, running: Program) -> None:
+        """Leave no room on the disk, or for the files that the program writes."""
+        if not self._mounted:
+            resource.prlimit(running.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+            return
+        with self._ballast.open("wb") as ballast:
+            os.posix_fallocate(ballast.fileno(), 0, shutil.disk_usage(self.folder).free)
+
+    def empty(self) -> None:
+        """Make room again."""
+        self._ballast.unlink(missing_ok=True)
+
+
+@contextmanager
+def small_disk(folder: Path, size: int) -> Generator[SmallDisk]:
+    """Mount a disk of `size` bytes at the new folder, for the length of the block."""
+    folder.mkdir()
+    mounted = _runs("mount", "-t", "tmpfs", "-o", f"size={size}", "orl-night", str(folder))
+    try:
+        yield SmallDisk(folder, mounted=mounted)
+    finally:
+        if mounted:
+            _runs("umount", "--lazy", str(folder))
+
+
+def _runs(*words: str) -> bool:
+    try:
+        return not subprocess.run(words, check=False, capture_output=True, timeout=MOUNT_SECONDS).returncode
+    except (OSError, subprocess.TimeoutExpired):
+        return False

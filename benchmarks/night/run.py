@@ -16,7 +16,7 @@ from orl_core import OrlError
 from rich.console import Console
 from rich.table import Column, Table
 
-from benchmarks.night import cluster, healthy, sick, training
+from benchmarks.night import accidents
 from benchmarks.night.processes import NotInTime
 from benchmarks.night.scenario import Night
 from benchmarks.night.verdict import Verdict
@@ -31,39 +31,27 @@ planned: rollouts. lost: for good. wrong: counted wrongly. ended: though healthy
 unclear: ended without one clear line and the error in summary.json. open: sessions left on the server.
 """
 # Scenarios of one lane run one after the other, lanes run side by side.
-LANES: dict[str, list[tuple[str, Scenario]]] = {
-    "cluster": [("silent", cluster.silent_trainer)],
-    "training": [
-        ("disk", training.full_disk),
-        ("frozen", training.frozen_engine),
-        ("unrewarded", training.no_reward),
-    ],
-    "outage 60": [("outage-60", partial(healthy.outage, seconds=60.0))],
-    "outage 12": [
-        ("outage-12", partial(healthy.outage, seconds=12.0)),
-        ("agent", sick.silent_agent),
-        ("journal", healthy.full_journal),
-    ],
-    "busy": [("busy", healthy.busy), ("dead", sick.dead_environment)],
-    "engine": [("engine", healthy.engine_death), ("kills", healthy.kills)],
-}
-LONG = ("outage-300", partial(healthy.outage, seconds=300.0))
+LANES: list[dict[str, Scenario]] = [
+    {"outage-60": partial(accidents.outage, seconds=60.0)},
+    {
+        "outage-12": partial(accidents.outage, seconds=12.0),
+        "agent": accidents.silent_agent,
+        "journal": accidents.full_journal,
+    },
+    {"busy": accidents.busy, "dead": accidents.dead_environment},
+    {"engine": accidents.engine_death, "kills": accidents.kills},
+]
 QUICK = ("busy", "engine")
 
 
-def run_scenarios(
-    console: Console, *, quick: bool, seed: int = 0, long: bool = False, only: Sequence[str] = ()
-) -> list[str]:
+def run_scenarios(console: Console, *, quick: bool, seed: int = 0) -> list[str]:
     """Run the scenarios, print the table, and return what must be zero and is not."""
     started = time.monotonic()
-    chosen = only or (QUICK if quick else ())
+    lanes = [[one for one in lane.items() if not quick or one[0] in QUICK] for lane in LANES]
     with tempfile.TemporaryDirectory(prefix="orl-night-", ignore_cleanup_errors=True) as folder:
-        night = Night(folder=Path(folder), seed=seed, quick=quick, long=long)
-        _make_checkpoint(night)
-        lanes = [[one for one in lane if not chosen or one[0] in chosen] for lane in LANES.values()]
-        if long:
-            lanes.append([LONG])
-        lanes = [lane for lane in lanes if lane]
+        night = Night(folder=Path(folder), seed=seed, quick=quick)
+        words = [sys.executable, "-m", "benchmarks.night.checkpoint", str(night.checkpoint)]
+        subprocess.run(words, check=True, timeout=CHECKPOINT_SECONDS, cwd=ROOT, env=child_environment())
         with ThreadPoolExecutor(len(lanes)) as pool:
             verdicts = [verdict for lane in pool.map(partial(_lane, night, console), lanes) for verdict in lane]
     console.print(table(verdicts, time.monotonic() - started))
@@ -87,13 +75,6 @@ def _lane(night: Night, console: Console, lane: Sequence[tuple[str, Scenario]]) 
         console.print(f"{verdict.scenario}: {verdict.seconds:.0f} s, {verdict.faults or 'well'}", markup=False)
         verdicts.append(verdict)
     return verdicts
-
-
-def _make_checkpoint(night: Night) -> None:
-    words = [sys.executable, "-m", "benchmarks.night.checkpoint", str(night.checkpoint)]
-    if not night.quick:
-        words.append("--weights")
-    subprocess.run(words, check=True, timeout=CHECKPOINT_SECONDS, cwd=ROOT, env=child_environment())
 
 
 def table(verdicts: Sequence[Verdict], seconds: float) -> Table:

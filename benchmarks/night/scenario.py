@@ -1,19 +1,19 @@
-"""What scenarios share: a folder, a checkpoint, a seed, servers, and a driver that plays a plan."""
+"""The stage of a scenario: a checkpoint, servers that can be killed, and a driver that plays a plan."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 from msgspec import Struct
 
 from benchmarks.night.checkpoint import ACTION
 from benchmarks.night.driver import Settings
-from benchmarks.night.plan import Planned, planned, write_plan
+from benchmarks.night.plan import Planned, configuration, planned, write_plan
 from benchmarks.night.processes import Program, ServerProcess, program, until
 from benchmarks.night.verdict import Verdict, judge
 
@@ -29,67 +29,59 @@ class Night(Struct, frozen=True, kw_only=True):
     folder: Path
     seed: int
     quick: bool = False
-    long: bool = False
 
     @property
     def checkpoint(self) -> Path:
-        """Return the folder of the checkpoint."""
+        """Return the folder of the tokenizer."""
         return self.folder / "checkpoint"
-
-    @property
-    def action(self) -> list[int]:
-        """Return the ids of the call that the engine makes."""
-        return msgspec.json.decode((self.checkpoint / ACTION).read_bytes(), type=list[int])
 
     def wait(self, seconds: float) -> float:
         """Return the seconds of an accident."""
         return seconds / 10 if self.quick else seconds
 
-    @property
-    def batch(self) -> int:
-        """Return the number of rollouts of a batch."""
-        return BATCH // 8 if self.quick else BATCH
-
-    def count(self, rollouts: int) -> int:
-        """Return the number of rollouts of a plan."""
-        return rollouts // 10 if self.quick else rollouts
-
-    def environment(self) -> ServerProcess:
-        """Make an environment server."""
-        return ServerProcess("environment", seconds=0.05 if self.quick else CALL_SECONDS)
-
-    def engine(self, **settings: Any) -> ServerProcess:
-        """Make an engine."""
-        pace = 0.0 if self.quick else TOKEN_SECONDS
-        return ServerProcess("engine", action=self.action, token_seconds=pace, **settings)
-
 
 class Drive:
-    """A plan that a driver plays, again after each death, in a folder of its own."""
+    """A plan that a driver plays, again after each death, against an environment and an engine of its own."""
 
-    def __init__(self, night: Night, scenario: str, count: int, config: dict[str, Any], engine: str) -> None:
+    def __init__(
+        self,
+        night: Night,
+        scenario: str,
+        count: int,
+        *,
+        folder: Path | None = None,
+        rollout: dict[str, Any] | None = None,
+        **config: Any,
+    ) -> None:
         self.home = night.folder / scenario.replace(" ", "-")
         self.home.mkdir()
-        self.folder = self.home / "run"
-        self.begun, self.returned = self.home / "begun", self.home / "returned"
-        self.plan: list[Planned] = planned(scenario, count, night.seed)
+        self.folder = folder or self.home / "run"
+        self.plan: list[Planned] = planned(scenario, count // 10 if night.quick else count, night.seed)
         write_plan(self.home / "plan.json", self.plan)
+        pace = 0.0 if night.quick else TOKEN_SECONDS
+        answer = msgspec.json.decode((night.checkpoint / ACTION).read_bytes(), type=list[int])
+        self.environment = ServerProcess("night.environment", seconds=0.05 if night.quick else CALL_SECONDS)
+        self.engine = ServerProcess("engine", answer=answer, decode_seconds=pace)
         self._settings = Settings(
-            config=config,
+            config={**configuration(self.environment.url, **(rollout or {})), **config},
             checkpoint=str(night.checkpoint),
             folder=str(self.folder),
-            engine=engine,
+            engine=self.engine.url,
             plan=str(self.home / "plan.json"),
-            begun=str(self.begun),
-            returned=str(self.returned),
-            batch=night.batch,
+            begun=str(self.home / "begun"),
+            returned=str(self.home / "returned"),
+            batch=BATCH // 8 if night.quick else BATCH,
         )
+        self._servers = ExitStack()
         self._starts = 0
 
-    def in_folder(self, folder: Path) -> None:
-        """Let the run's folder be another one."""
-        self.folder = folder
-        self._settings = msgspec.structs.replace(self._settings, folder=str(folder))
+    def __enter__(self) -> Self:
+        self._servers.enter_context(self.environment)
+        self._servers.enter_context(self.engine)
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._servers.close()
 
     @contextmanager
     def driver(self) -> Generator[Program]:
@@ -101,30 +93,32 @@ class Drive:
         with program(words, self.home / f"driver-{self._starts}.log") as running:
             yield running
 
-    def done(self) -> int:
-        """Count the rollouts that `Runtime.play` returned."""
-        return self.returned.read_bytes().count(b"\n") if self.returned.is_file() else 0
-
     def until(self, share: float, running: Program) -> None:
         """Wait until this share of the plan is done, or the driver has ended."""
-        wanted = share * len(self.plan)
-        until(lambda: self.done() >= wanted or running.code() is not None, PLAY_SECONDS, f"{share:.0%} of the plan")
+        wanted, returned = share * len(self.plan), Path(self._settings.returned)
 
-    def judged(self, scenario: str) -> Verdict:
-        """Return the verdict on what is on disk."""
-        verdict = Verdict(scenario=scenario, planned=len(self.plan))
-        judge(verdict, self.folder, self.plan, self.begun, self.returned)
-        return verdict
+        def done() -> bool:
+            lines = returned.read_bytes().count(b"\n") if returned.is_file() else 0
+            return lines >= wanted or running.code() is not None
+
+        until(done, PLAY_SECONDS, f"{share:.0%} of the plan")
+
+    def judged(self, ending: Verdict) -> Verdict:
+        """Add what is on disk and what the server still has open."""
+        ending.planned = len(self.plan)
+        judge(ending, self.folder, self.plan, Path(self._settings.begun), Path(self._settings.returned))
+        if self.environment.runs:
+            ending.left = len(self.environment.ask("/night/open"))
+        return ending
 
 
 def healthy_end(running: Program, seconds: float, verdict: Verdict) -> None:
     """Wait for the end of a driver that must play its plan to the end, and note an end before that."""
     code = running.wait(seconds)
+    verdict.ended = int(code != 0)
     if code is None:
-        verdict.ended = 1
         verdict.notes.append(f"it still plays after {seconds:g} s")
     elif code:
-        verdict.ended = 1
         verdict.notes.append(last_line(running))
 
 

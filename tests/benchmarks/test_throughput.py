@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,11 +14,10 @@ from orl_testing import SglangServer
 from transformers import AutoTokenizer
 
 from benchmarks import throughput
-from benchmarks.throughput_clients import Deck, Mix, bare, conversations, flush, ours, theirs
+from benchmarks.throughput import Deck, Mix, bare, flush, ours
 from benchmarks.throughput_model import ADDED, SPECIAL, make_model, make_tokenizer
 
 VOCABULARY = 2_000
-FAKE = [sys.executable, str(Path(__file__).parent / "fake_serving.py")]
 MIX = Mix(rollouts=3, turns=3, action=5, new=120)
 
 
@@ -85,38 +82,11 @@ async def test_the_bare_client_plays_the_same_mix(model: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_the_trace_for_sglangs_load_generator_is_the_same_mix(model: Path) -> None:
-    deck = await asyncio.to_thread(deck_of, model)
-    async with serving() as server:
-        played = await asyncio.to_thread(theirs, server.url, deck, model, FAKE)
-        assert played.faults == []
-        assert server.prompt_tokens == deck.mix.prompts
-        assert played.generated == deck.mix.generated
-        assert abs(server.cached_tokens - deck.mix.known) < 8 * MIX.rollouts
-        assert played.cached == server.cached_tokens
-    assert len(conversations(deck)["conversations"]) == MIX.rollouts
-
-
-@pytest.mark.slow
-async def test_command_writes_figures_and_reports_failures(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    output = tmp_path / "throughput.json"
+async def test_command_prints_figures(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async with serving() as server:
         words = ["--url", server.url, "--model", str(model), "--rollouts", "2", "--turns", "2", "--action", "4"]
-        words += ["--new", "120", "--rounds", "1", "--output", str(output)]
-        assert await asyncio.to_thread(throughput.main, words, FAKE) == 0
-        whole = json.loads(output.read_text(encoding="utf-8"))
-        assert await asyncio.to_thread(throughput.main, words, [*FAKE, "FAILING"]) == 1
-    (result,) = whole
-    assert {name: len(runs) for name, runs in result["runs"].items()} == {
-        "orl": 1,
-        "bare client": 1,
-        "sglang.bench_serving": 1,
-    }
-    assert result["orl_over"]["sglang.bench_serving"] > 0
-    assert result["medians"]["orl"]["cached_share"] == pytest.approx(result["known_share"], abs=0.01)
-    assert "SGLang's load generator failed: no GPU" in capsys.readouterr().out
+        assert await asyncio.to_thread(throughput.main, [*words, "--new", "120", "--rounds", "1"]) == 0
+    assert "bare client" in capsys.readouterr().out
 
 
 def test_new_ids_too_few_for_a_call_and_a_result_are_refused(model: Path) -> None:
