@@ -204,7 +204,6 @@ models *arguments:
 # write docs/configuration.md, configs/schema.json and docs/output.schema.json from their types
 docs-config:
     uv run --extra local --group dev python -m tests.config_reference
-    uv run --extra local --group dev python -m tests.promises
 
 # build the documentation site in site/, strictly: every warning and dead link is an error
 docs:
