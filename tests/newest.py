@@ -1,4 +1,4 @@
-"""Run tests with the newest versions that are published, and name the package that breaks them: `just test-newest`.
+"""Run tests with the newest versions that are published, and name the package that breaks them: `just nightly newest`.
 
 The upper bounds of our packages are lifted. Their lower bounds and all bounds of others hold, which overrides of uv
 would replace as well. A pre-release is taken only if there is no release. Arguments go to pytest.

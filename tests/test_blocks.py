@@ -21,11 +21,9 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ENVIRONMENTS = {"environments": {"Organization/Environment": {}}}  # for a block that shows other keys alone
-RECIPES = dict(
-    re.findall(
-        r"^([a-z][a-z-]*)(?: \*\w+| \w+)?:[^\n]*\n((?:    [^\n]*\n)*)", (ROOT / "justfile").read_text("utf-8"), re.M
-    )
-)
+JUSTFILE = (ROOT / "justfile").read_text("utf-8")
+RECIPES = dict(re.findall(r"^([a-z][a-z-]*)(?: [^:\n]*)?:(?!=)[^\n]*\n((?:    [^\n]*\n)*)", JUSTFILE, re.M))
+NIGHTLY = re.findall(r"^_([a-z0-9]+) \*arguments:", JUSTFILE, re.M)
 OTHERS = {"pip", "git", "cd", "export", "python", "python3", "ray", "uv", "zstdcat"}  # programs that are not ours
 LEAST = 50  # blocks
 
@@ -117,6 +115,7 @@ def check(words: list[str]) -> None:
     if program == "just":
         recipe, *words = words
         assert recipe in RECIPES, line
+        assert recipe != "nightly" or words[0] in NIGHTLY, line
         found = re.search(r"\borl ([a-z-]+(?: (?:local|slime|miles))?)", RECIPES[recipe])
         if found is None:
             return

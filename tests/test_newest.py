@@ -1,4 +1,4 @@
-"""`just test-newest`: bounds are lifted, what breaks tests is found in few runs, and every run ends."""
+"""`just nightly newest`: bounds are lifted, what breaks tests is found in few runs, and every run ends."""
 
 from __future__ import annotations
 

@@ -22,14 +22,14 @@ from orl_core.config import load_config
 from orl_launcher.cli import Parser
 from orl_launcher.main import main
 
-from tests.test_blocks import RECIPES
+from tests.test_blocks import NIGHTLY, RECIPES
 
 ROOT = Path(__file__).parents[1]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 MARKERS = {marker.split(":")[0] for marker in PROJECT["tool"]["pytest"]["ini_options"]["markers"]}
 NAMED = {"--extra": PROJECT["project"]["optional-dependencies"], "--group": PROJECT["dependency-groups"]}
 REQUIRED = {"release": ["0.2.0"]}
-SLOW = ("failures", "test-signals", "play-environments")
+SLOW = ("nightly signals", "nightly environments")
 OPERATORS = {"&&", "||", ";", "|", "if", "then", "else", "fi"}
 OURS = re.compile(r"(?:tests|tools|configs|examples|packages|apps)/[\w./-]+")
 
@@ -83,12 +83,15 @@ def start_module(name: str, *arguments: str) -> None:
             runpy.run_path(spec.origin, run_name="__main__")
 
 
+ALL = [*(name for name in RECIPES if name != "nightly"), *(f"nightly {name}" for name in NIGHTLY)]
+
+
 @pytest.mark.parametrize(
-    "recipe", [pytest.param(recipe, marks=[pytest.mark.slow] * (recipe in SLOW)) for recipe in RECIPES]
+    "recipe", [pytest.param(recipe, marks=[pytest.mark.slow] * (recipe in SLOW)) for recipe in ALL]
 )
 def test_commands_of_a_recipe_start(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", [])
-    commands = [*commands_of(recipe, *REQUIRED.get(recipe, ()))]
+    commands = [*commands_of(*recipe.split(), *REQUIRED.get(recipe, ()))]
     assert commands
     for words in commands:
         start(words)
@@ -117,12 +120,33 @@ def test_failed_command_of_a_recipe_has_the_last_word() -> None:
     assert b"error" not in done.stderr
 
 
-def test_bare_tasks_recipe_says_the_command_to_type() -> None:
+def test_list_fits_a_screen_and_names_every_suite() -> None:
+    listed = subprocess.check_output(["just", "--list"], cwd=ROOT, text=True).splitlines()
+    assert len(RECIPES) <= 24
+    assert len(listed) <= 50
+    (nightly,) = [line for line in listed if line.strip().startswith("nightly ")]
+    assert nightly.partition("# ")[2].split() == sorted(NIGHTLY)
+
+
+def test_recipes_of_pages_exist() -> None:
+    pages = [
+        *ROOT.glob("[!C]*.md"),
+        *ROOT.glob("docs/*.md"),
+        *ROOT.glob("*/*/README.md"),
+        *ROOT.glob(".github/**/*.yml"),
+    ]
+    named = [re.findall(r"(?:`|run: )just ([a-z-]+)(?: ([a-z0-9]+))?", page.read_text("utf-8")) for page in pages]
+    found = [one for page in named for one in page]
+    assert len(found) > 20
+    assert [one for one in found if one[0] not in RECIPES or (one[0] == "nightly" and one[1] not in NIGHTLY)] == []
+
+
+def test_bare_tasks_script_says_the_command_to_type() -> None:
     done = subprocess.run(
         ["sh", "examples/environments/train.sh"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert "just train-tasks reasoning-gym" in done.stderr
+    assert "train.sh reasoning-gym" in done.stderr
 
 
 @pytest.mark.parametrize(

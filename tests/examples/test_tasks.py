@@ -1,4 +1,4 @@
-"""The servers of examples/environments, with the packages of other people: `just test-tasks` installs and plays them.
+"""The servers of examples/environments, with their packages: `just nightly tasks` installs and plays them.
 
 Each runs as its first lines say, in an environment of its own. The first test needs none of the packages.
 """

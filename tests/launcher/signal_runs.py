@@ -1,6 +1,6 @@
 """Send signals to `orl` at seeded moments of each stage and judge what is left.
 
-    just test-signals --seed 1
+    just nightly signals --seed 1
 
 Each run is a fork of this process, which has torch loaded already: what takes a minute takes seconds, and the
 signals meet the same code. Each run is bounded in time, and so is their number. A line tells each run, the last one

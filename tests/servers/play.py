@@ -1,4 +1,4 @@
-"""Play environments of other people: doctor, prepare, rollouts, two training steps. `just play-environments` runs it.
+"""Play environments of other people: doctor, prepare, rollouts, two training steps: `just nightly environments`.
 
 `environments.yaml` names them. Each is checked out, installed into a virtual environment of its own, and served on
 loopback. A stand-in for SGLang says the calls that the file lists; a tiny model that has read these episodes is trained
@@ -155,7 +155,7 @@ def play(name: str, foreign: Foreign, checkouts: Path, output: Path) -> Played:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Play the environments that are named, or all. Return 1 if a command failed or a journal differs."""
-    parser = argparse.ArgumentParser(prog="just play-environments", description=__doc__)
+    parser = argparse.ArgumentParser(prog="just nightly environments", description=__doc__)
     parser.add_argument("names", nargs="*", help="environments of the file, such as EnvCommons/ATC (default: all)")
     parser.add_argument("--checkouts", type=Path, required=True, help="folder of checkouts and virtual environments")
     parser.add_argument("--output", type=Path, required=True, help="folder of the runs; those of the same name go")

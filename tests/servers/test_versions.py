@@ -1,4 +1,4 @@
-"""Servers of other SDK versions: listing, doctor and an episode. `just test-servers` runs it.
+"""Servers of other SDK versions: listing, doctor and an episode. `just nightly servers` runs it.
 
 It needs the package index. The versions are the oldest and the newest that are supported, and those between them where
 the wire changed. Each is installed into an environment of its own, which is thrown away.

@@ -1,4 +1,4 @@
-"""The wire of older SDKs, replayed on loopback; `just test-servers` plays the SDKs themselves."""
+"""The wire of older SDKs, replayed on loopback; `just nightly servers` plays the SDKs themselves."""
 
 from __future__ import annotations
 

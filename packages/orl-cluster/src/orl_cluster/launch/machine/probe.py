@@ -84,7 +84,7 @@ def ask(trainer: str, python: str, argv: Sequence[str], environment: Mapping[str
         written = answer_of(python, f"orl_{trainer}.probe", ["--", *argv], environment, seconds=ASK_SECONDS)
     except ConfigError as exc:
         if f"No module named 'orl_{trainer}'" in str(exc):
-            install = f"just install-into {python} --trainer {trainer}"
+            install = f"orl install-into {python} --trainer {trainer}"
             raise Lacking(f"{python} has no orl-{trainer}: run `{install}`") from exc
         raise ConfigError(f"{python}: cannot be asked for {trainer}: {exc}") from exc
     return msgspec.json.decode(written, type=Findings)

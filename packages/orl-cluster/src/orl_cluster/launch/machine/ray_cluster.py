@@ -162,7 +162,7 @@ def problem_of(node: nodes.Node, needs: RequiredEnv, address: str) -> str:
     if node.why:
         return f"node {node.address}: {node.why}"
     if not node.has_package:
-        return f"node {node.address} does not find {needs.package}: bring orl to its Python (just install-into)"
+        return f"node {node.address} does not find {needs.package}: bring orl to its Python (orl install-into)"
     if node.absent:
         absent = ", ".join(node.absent)
         return f"node {node.address} does not see {absent}: all nodes need it at one path, on a shared file system"
