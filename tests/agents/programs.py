@@ -1,6 +1,6 @@
-"""The command line agents of examples/agents: how each is played, and the table of docs/evidence/agents.md.
+"""The command line agents of examples/agents: how each is played, and the table of seen.md.
 
-`just test-agents` installs them. `just test-agents --write-table` writes what it saw into the table.
+`just nightly agents` installs them. `just nightly agents --write-table` writes what it saw into the table.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from orl_rollout.results.outcome import Outcome
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "agents"
-PAGE = ROOT / "docs" / "evidence" / "agents.md"
+PAGE = Path(__file__).parent / "seen.md"
 SECONDS = 180.0
 HEAD = "| agent | version | API | calls of the model | rows |\n|---|---|---|---|---|\n"
 

@@ -37,4 +37,4 @@ def test_table_of_the_page_is_what_was_played(rows: dict[str, str], request: pyt
     assert len(rows) == len(PROGRAMS), "every program has to be played"
     if request.config.getoption("--write-table"):
         write([*rows.values()])
-    assert HEAD + "\n".join(rows.values()) in PAGE.read_text("utf-8"), "just test-agents --write-table"
+    assert HEAD + "\n".join(rows.values()) in PAGE.read_text("utf-8"), "just nightly agents --write-table"

@@ -166,7 +166,7 @@ def test_table_of_the_page_is_what_is_printed(model: Path):
 
 
 def test_run_measured_on_an_h200_is_within_a_tenth():
-    """The run of docs/evidence/slime.md that ran out of memory: 7.62 GiB without the fused SwiGLU."""
+    """The run of docs/evidence.md that ran out of memory: 7.62 GiB without the fused SwiGLU."""
     wide = {**QWEN3["0.6B"], "hidden_size": 96, "intermediate_size": 65_536, "num_hidden_layers": 3, "vocab_size": 384}
     wide |= {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64}
     argv = (*MEGATRON, "--no-bias-swiglu-fusion")

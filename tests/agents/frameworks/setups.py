@@ -1,7 +1,7 @@
 """Frameworks that play through the gateway: what each needs, its rows and its counts.
 
 Each has an environment of its own in .frameworks/, with the versions of one day, because their packages exclude each
-other. `row_of` makes the table of docs/evidence/agents.md.
+other. `row_of` makes the table of tests/agents/seen.md.
 """
 
 from __future__ import annotations

@@ -29,4 +29,4 @@ async def test_framework_wins_in_the_rows_that_are_known(setup: Setup, guess_num
 
 def test_table_of_the_page_is_what_is_played() -> None:
     table = HEAD + "".join(f"{row_of(setup)}\n" for setup in SETUPS)
-    assert f"{table}\n" in (ROOT / "docs" / "evidence" / "agents.md").read_text("utf-8"), table
+    assert f"{table}\n" in (ROOT / "tests" / "agents" / "seen.md").read_text("utf-8"), table

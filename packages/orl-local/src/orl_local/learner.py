@@ -228,7 +228,7 @@ class Learner:
         """Refuse a batch that was not sampled with the weights that train, before anything trains on it.
 
         A healthy engine in bf16 differs by 0.001 to 0.02 on average, and by up to 0.2 where the model is unsure
-        (docs/evidence/one-gpu.md). Swapped tensors, or another model, differ by more than 1.
+        (docs/evidence.md). Swapped tensors, or another model, differ by more than 1.
         """
         apart, ids = sums.tolist()
         mean, most = apart / max(1.0, ids), self.settings.max_logprob_difference

@@ -96,7 +96,7 @@ def main(file: Path) -> str:
     with boundary(ConfigError, f"reading {file}"):
         ours, left = translated(yaml.safe_load(file.read_text(encoding="utf-8")))
     decode_config(ours, str(file))
-    notes = "".join(f"# {key}: no place in orl; see docs/evidence/cookbook.md\n" for key in left)
+    notes = "".join(f"# {key}: no place in orl; see docs/cookbook.md\n" for key in left)
     return yaml.safe_dump(ours, sort_keys=False) + notes
 
 

@@ -17,7 +17,7 @@ from orl_core.credentials import credentials_among
 from orl_core.errors import ConfigError
 from orl_core.limits import NonNegative, Positive
 
-MAX_LOGPROB_DIFFERENCE = 0.1  # in nats; healthy runs stay below 0.003: docs/evidence
+MAX_LOGPROB_DIFFERENCE = 0.1  # in nats; healthy runs stay below 0.004: docs/evidence.md
 Decay = Annotated[float, Meta(ge=0, lt=1)]
 Flag = str | float | bool | None
 Options = TypeVar("Options", bound=Struct)

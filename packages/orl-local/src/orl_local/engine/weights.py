@@ -1,6 +1,6 @@
 """The trainer's weights to an SGLang: by handles of the GPU that both use (CUDA IPC), or as a checkpoint in a folder.
 
-Handles send 0.6B parameters in 0.04 s, and a checkpoint in 1.9 s (docs/evidence/one-gpu.md). The checkpoint is for
+Handles send 0.6B parameters in 0.04 s, and a checkpoint in 1.9 s (docs/evidence.md). The checkpoint is for
 engines that take no handles: those at an address, a mixture of experts, a container that forbids CUDA IPC. An engine
 that died starts from it. The engine computes in bf16, so weights are sent in bf16, with LoRA adapters merged.
 """

@@ -1,7 +1,8 @@
 """Memory of one GPU by what it is for, the table that shows it, and the changes that would make a run fit.
 
-docs/evidence/memory.md has the formulas, their sources and measurements. The context of CUDA (about 1 GiB), buffers of
-NCCL and fragmentation are not included. A problem is only what clearly cannot fit, because an estimate is not exact.
+`git show evidence-2026-11:docs/evidence/memory.md` has the formulas, their sources and measurements. The context of
+CUDA (about 1 GiB), buffers of NCCL and fragmentation are not included. A problem is only what clearly cannot fit,
+because an estimate is not exact.
 """
 
 from __future__ import annotations
