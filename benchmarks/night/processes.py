@@ -24,7 +24,7 @@ from typing import Any, Self
 from benchmarks.servers import ROOT, child_environment, start_server
 
 POLL = 0.1  # seconds between two looks at a process or a file
-START_SECONDS = 120.0  # for a server to import its libraries on a loaded machine
+START_SECONDS = 300.0  # for a server to import its libraries on a loaded machine
 STOP_SECONDS = 10.0
 MOUNT_SECONDS = 20.0
 PORTS = range(20_000, 32_000)  # below those that the kernel gives to clients, so that a dead server's port stays free
