@@ -35,7 +35,7 @@ TOKENS = 2.0  # times: the same for the tokens of a turn
 
 DIFFERENCE = "logprob_difference"  # in metrics.jsonl
 WINDOW = 8  # steps, of which the median counts
-NOTICEABLE = 0.02  # healthy runs stayed below 0.004: docs/evidence
+NOTICEABLE = 0.02  # healthy runs stayed below 0.004: docs/evidence.md
 JUMP = 10.0  # times the median of the first steps: a fault above NOTICEABLE
 GROWTH = 3.0  # times the first difference: then it grows with the distance from the start
 
