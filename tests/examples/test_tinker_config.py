@@ -9,17 +9,21 @@ from pathlib import Path
 import pytest
 from orl_core.config import load_config
 from orl_core.errors import ConfigError
-from orl_tinker.cookbook import main, translated
 from orl_tinker.options import check_options, own_options
 
-from tests.tinker.serving import ROOT
+from examples.tinker_config import main, translated
+
+ROOT = Path(__file__).parents[2]
 
 FILE = ROOT / "tests" / "golden" / "tinker" / "tinker-config.yaml"
 
 
 def test_file_of_the_cookbook_is_translated(tmp_path: Path):
     done = subprocess.run(
-        [sys.executable, "-m", "orl_tinker.cookbook", str(FILE)], capture_output=True, text=True, check=True
+        [sys.executable, str(ROOT / "examples" / "tinker_config.py"), str(FILE)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     ours = tmp_path / "my.yaml"
     ours.write_text(done.stdout, "utf-8")

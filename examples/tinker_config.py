@@ -1,7 +1,6 @@
-"""Translate the cookbook's tinker-config.yaml: `python -m orl_tinker.cookbook tinker-config.yaml > my.yaml`.
+"""Translate the cookbook's tinker-config.yaml: `python examples/tinker_config.py tinker-config.yaml > my.yaml`.
 
-The command `orl` names no trainer, so the translation of this trainer's file belongs here. Keys that orl has no word
-for are comments at the end of the new file.
+Keys that orl has no word for are comments at the end of the new file.
 """
 
 from __future__ import annotations
@@ -12,10 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from orl_core import ConfigError, OrlError, boundary
 from orl_core.config import decode_config
-from orl_core.errors import ConfigError, OrlError, boundary
-
-from orl_tinker.options import NAME
 
 MOVED = {  # key: path in orl's file
     "secrets": "secrets",
@@ -31,8 +28,8 @@ MOVED = {  # key: path in orl's file
     "weight_decay": "trainer.weight_decay",
     "save_every": "trainer.save_interval",
     "seed": "trainer.seed",
-    "lora_rank": f"trainer.{NAME}.lora_rank",
-    "loss_fn": f"trainer.{NAME}.loss_fn",
+    "lora_rank": "trainer.tinker.lora_rank",
+    "loss_fn": "trainer.tinker.loss_fn",
     "max_response_tokens": "rollout.turn_tokens",
     "max_total_tokens": "rollout.context_tokens",
     "rollout_timeout": "rollout.rollout_timeout",
@@ -47,7 +44,7 @@ def translated(theirs: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     Raises:
         ConfigError: environments differ in `num_rollouts` or `temperature`, which orl has once.
     """
-    ours: dict[str, Any] = {"trainer": {"backend": NAME, NAME: dict(theirs.get("loss_fn_config") or {})}}
+    ours: dict[str, Any] = {"trainer": {"backend": "tinker", "tinker": dict(theirs.get("loss_fn_config") or {})}}
     left: list[str] = []
     for key, value in theirs.items():
         if key in MOVED and value is not None:
@@ -102,7 +99,7 @@ def main(file: Path) -> str:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("one file is needed: python -m orl_tinker.cookbook tinker-config.yaml")
+        sys.exit("one file is needed: python examples/tinker_config.py tinker-config.yaml")
     try:
         print(main(Path(sys.argv[1])), end="")
     except OrlError as fault:
