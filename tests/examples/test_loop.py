@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 from orl_core import Datum, Renderer
 from orl_launcher.made_models import chats_of, rows_of
-from orl_playground.game import END, end, play
+from orl_local.warm_start import train
+from orl_playground.players import END, end, play
+from orl_playground.tiny_model import write_tiny_model
 from orl_rollout import load_tokenizer
 from orl_rollout.run_folder.contract import WarmStart
 

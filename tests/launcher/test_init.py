@@ -23,7 +23,7 @@ from orl_launcher.init.survey import Survey, name_at, survey
 from orl_launcher.init.write import SCHEMA, choose_splits, config_text, schema_for, write_config
 from orl_launcher.made_models import checkpoint_folder
 from orl_launcher.main import main
-from orl_local.warm_start.tiny_tokenizer import build_tokenizer
+from orl_playground.tiny_tokenizer import build_tokenizer
 from orl_rollout import Opening
 from orl_rollout.run_folder.metrics_log import read
 from orl_testing.environments import Echo, Served, Terminal, serve

@@ -17,10 +17,10 @@ from orl_core.config import load_config
 from orl_launcher import made_models
 from orl_launcher.made_models import cached_model, chats_of, rows_of, well
 from orl_launcher.playground import first_model
-from orl_local.warm_start import convert_gguf
-from orl_local.warm_start.tiny_tokenizer import ADDED_TOKENS, NUMBERS, SPECIAL_TOKENS, build_tokenizer, texts_of
-from orl_playground.game import END, MIDDLE, WIDER, Game, end, middle, play, scattered
-from orl_playground.guess_number import tools
+from orl_playground import gguf, tiny_model
+from orl_playground.guess_number import WIDER, Game
+from orl_playground.players import END, MIDDLE, end, middle, play, scattered, tools
+from orl_playground.tiny_tokenizer import ADDED_TOKENS, NUMBERS, SPECIAL_TOKENS, build_tokenizer, texts_of
 from orl_rollout import load_tokenizer
 from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
 
@@ -206,22 +206,21 @@ def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
         assert [path.name[0] for path in tmp_path.iterdir()] == ["."]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(made_models, "warm_starter", fails)
+    monkeypatch.setattr(tiny_model, "write_tiny_model", fails)
     with pytest.raises(KeyboardInterrupt):
         cached_model(config_of(), tmp_path, never)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_faster_process_wins(tmp_path, monkeypatch):
-    class Overtaken:
-        def write_tiny_model(self, *_: object) -> None:
-            finished = made_models.checkpoint_folder(config_of(), tmp_path)
-            finished.mkdir()
-            (finished / "theirs").touch()
-            raise FileExistsError
+    def overtaken(*_: object) -> None:
+        finished = made_models.checkpoint_folder(config_of(), tmp_path)
+        finished.mkdir()
+        (finished / "theirs").touch()
+        raise FileExistsError
 
-    monkeypatch.setattr(made_models, "warm_starter", Overtaken)
-    finished = cached_model(config_of(), tmp_path, never)
+    monkeypatch.setattr(tiny_model, "write_tiny_model", overtaken)
+    finished = ensure(config_of(), tmp_path, never)
     assert [path.name for path in finished.iterdir()] == ["theirs"]
 
 
@@ -260,7 +259,7 @@ def test_warm_start_of_the_user_begins_with_the_published_weights(tmp_path, monk
 
 @pytest.mark.smollm2
 def test_published_model_is_certified_and_its_rows_read_back(tmp_path):
-    convert_gguf(made_models._file(), tmp_path)
+    gguf.convert(made_models._file(), tmp_path)
     check_shape("smollm2.sh", tmp_path)
     config = load_config(CONFIGS / "smollm2.yaml")
     renderer = open_renderer(config, open_tokenizer(config, str(tmp_path)))

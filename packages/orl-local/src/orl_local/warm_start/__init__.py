@@ -1,13 +1,12 @@
-"""Supervised training before any trainer, and the models that begin with it: the entry point `orl.warm_starts`.
+"""Supervised training before any trainer: the entry point `orl.warm_starts`.
 
 See `orl_rollout.run_folder.contract.WarmStarter`. Importing it costs nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from orl_rollout.run_folder.contract import WarmStart
@@ -33,23 +32,3 @@ def train(start: WarmStart, report: Callable[[int, int], None]) -> dict[str, flo
     from orl_local.warm_start.training import train as train_now
 
     return train_now(start, report)
-
-
-def write_tiny_model(folder: Path, chats: Sequence[Mapping[str, Any]], seed: int) -> None:
-    """Write a tiny model; see `WarmStarter.write_tiny_model`."""
-    from transformers.utils.logging import disable_progress_bar
-
-    from orl_local.warm_start.tiny_model import build_model
-    from orl_local.warm_start.tiny_tokenizer import build_tokenizer, texts_of
-
-    disable_progress_bar()
-    tokenizer = build_tokenizer(texts_of(chats))
-    build_model(tokenizer, seed).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-
-
-def convert_gguf(file: Path, folder: Path) -> None:
-    """Convert a GGUF file; see `WarmStarter.convert_gguf`."""
-    from orl_local.warm_start.gguf import convert
-
-    convert(file, folder)

@@ -210,21 +210,6 @@ class WarmStarter(Protocol):
         """
         ...
 
-    def write_tiny_model(self, folder: Path, chats: Sequence[Mapping[str, Any]], seed: int) -> None:
-        """Write an untrained model of less than a million parameters. Its tokenizer knows the words of `chats`.
-
-        A chat has `messages` and `tools`, as chat templates read them.
-        """
-        ...
-
-    def convert_gguf(self, file: Path, folder: Path) -> None:
-        """Write the Llama model in a GGUF file as a Hugging Face checkpoint in bf16.
-
-        Raises:
-            ConfigError: it cannot be read.
-        """
-        ...
-
 
 class GatewayAddress(Struct, frozen=True, kw_only=True):
     """Where a gateway listens, and the address of the SGLang behind it. `key` opens it; port 0 takes a free one."""

@@ -8,11 +8,14 @@ large as their width asks for, and the embeddings of numbers begin as points on 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from orl_local.warm_start.tiny_tokenizer import NUMBERS, VOCABULARY_MULTIPLE
+from orl_playground.tiny_tokenizer import NUMBERS, VOCABULARY_MULTIPLE, build_tokenizer, texts_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
     from torch import Tensor
     from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
@@ -20,6 +23,19 @@ HIDDEN, LAYERS, HEADS, KEY_HEADS, MLP = 96, 3, 2, 1, 256
 WAVE_PERIODS = (6, 10, 14, 18, 22, 26, 32, 40, 50, 64, 80, 100, 130, 160)
 WAVE_HEIGHT = 0.3
 EMBEDDING_DEVIATION = 0.05
+
+
+def write_tiny_model(folder: Path, chats: Sequence[Mapping[str, Any]], seed: int) -> None:
+    """Write an untrained model of less than a million parameters, whose tokenizer knows the words of `chats`.
+
+    A chat has `messages` and `tools`, as chat templates read them. It needs torch and transformers.
+    """
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    tokenizer = build_tokenizer(texts_of(chats))
+    build_model(tokenizer, seed).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM:

@@ -14,17 +14,16 @@ from typing import Any, cast
 
 import torch
 import transformers
-from orl_core.errors import ConfigError, boundary
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LlamaForCausalLM
 
 TOKENS = {"eos": "eos_token_id", "bos": "bos_token_id", "pad": "padding_token_id"}  # as the file names them
 
 
 def convert(file: Path, folder: Path) -> None:
-    """See `orl_rollout.run_folder.contract.WarmStarter.convert_gguf`."""
+    """Write the Llama model in a GGUF `file` as a Hugging Face checkpoint in bf16 into `folder`."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    with boundary(ConfigError, f"converting {file}"), redirect_stderr(StringIO()):  # it has a progress bar of its own
+    with redirect_stderr(StringIO()):  # it has a progress bar of its own
         fields = importlib.import_module("gguf").GGUFReader(file).fields
         ids = {
             name: int(fields[f"tokenizer.ggml.{key}"].contents())
