@@ -26,9 +26,8 @@ import torch
 from msgspec import Struct, structs
 from orl_core.config import RunConfig, decode_config
 from orl_core.datum import Datum
-from orl_local.engine.in_process_engine import InProcessEngine
+from orl_local.engine.in_process_engine import InProcessEngine, loop_thread
 from orl_local.engine.local_model import load_model, on_device
-from orl_local.engine.loop_thread import LoopThread
 from orl_local.engine.sglang_control import SglangControl
 from orl_local.engine.sglang_process import Launch, SglangProcess
 from orl_local.engine.weights import WeightSender
@@ -134,8 +133,8 @@ async def by_sglang(work: Work, url: str) -> list[list[int]]:
 
 def in_process(work: Work, model: Any) -> list[list[int]]:
     engine = InProcessEngine(model)
-    with LoopThread() as loop:
-        return engine.serve(until=loop.submit(ours(work, engine, {})))
+    with loop_thread() as submit:
+        return engine.serve(until=submit(ours(work, engine, {})))
 
 
 def make_checkpoint(folder: Path, *, small: bool) -> None:
@@ -150,12 +149,12 @@ def make_checkpoint(folder: Path, *, small: bool) -> None:
 def stand_in() -> Generator[str]:
     """Serve SGLang's stand-in from another thread."""
     server = SglangServer(lambda _, sampling: [5] * sampling["max_new_tokens"])
-    with LoopThread() as loop:
-        loop.submit(server.__aenter__()).result()
+    with loop_thread() as submit:
+        submit(server.__aenter__()).result()
         try:
             yield server.url
         finally:
-            loop.submit(server.__aexit__(None, None, None)).result()
+            submit(server.__aexit__(None, None, None)).result()
 
 
 @contextmanager

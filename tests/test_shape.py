@@ -102,17 +102,9 @@ PUBLIC = {
         "INFINITE_REWARD Indented NAN_REWARD NanReward OUTPUTS PIXEL Picture Served SlowSetup Telltale Terminal "
         "Trouble drawers serve serve_apart"
     ),
-    "orl_tinker": (
-        "conversion_options convert default_model defaults packages plan plan_conversion resolve sections train"
-    ),
-    "orl_local": (
-        "conversion_options convert default_model defaults packages plan plan_conversion play_in_process resolve "
-        "sections train"
-    ),
-    "orl_trl": (
-        "conversion_options convert default_model defaults packages plan plan_conversion resolve reward "
-        "rollout_function sections train"
-    ),
+    "orl_tinker": "plan train",
+    "orl_local": "plan play_in_process train",
+    "orl_trl": "plan reward rollout_function train",
 }
 
 

@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 from orl_core import Datum, Renderer
 from orl_launcher.made_models import chats_of, rows_of
-from orl_local.warm_start import train
-from orl_playground.players import END, end, play
-from orl_playground.tiny_model import write_tiny_model
+from orl_playground.game import END, end, play
 from orl_rollout import load_tokenizer
 from orl_rollout.run_folder.contract import WarmStart
 
@@ -35,7 +33,7 @@ def example() -> ModuleType:
 
 def write_quitter(folder: Path) -> Sequence[Datum]:
     """Write a model that plays half of the games and gives up the others. Return the rows of games given up."""
-    from orl_local.warm_start import train, write_tiny_model
+    from orl_local.warm_start import write_tiny_model
 
     rng = random.Random(0)
     played = [play(END, end, rng) for _ in range(100)]

@@ -18,8 +18,8 @@ from orl_launcher import made_models
 from orl_launcher.made_models import cached_model, chats_of, rows_of, well
 from orl_launcher.playground import first_model
 from orl_playground import gguf, tiny_model
-from orl_playground.guess_number import WIDER, Game
-from orl_playground.players import END, MIDDLE, end, middle, play, scattered, tools
+from orl_playground.game import END, MIDDLE, WIDER, Game, end, middle, play, scattered
+from orl_playground.guess_number import tools
 from orl_playground.tiny_tokenizer import ADDED_TOKENS, NUMBERS, SPECIAL_TOKENS, build_tokenizer, texts_of
 from orl_rollout import load_tokenizer
 from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
@@ -220,7 +220,7 @@ def test_a_faster_process_wins(tmp_path, monkeypatch):
         raise FileExistsError
 
     monkeypatch.setattr(tiny_model, "write_tiny_model", overtaken)
-    finished = ensure(config_of(), tmp_path, never)
+    finished = cached_model(config_of(), tmp_path, never)
     assert [path.name for path in finished.iterdir()] == ["theirs"]
 
 

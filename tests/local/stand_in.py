@@ -17,7 +17,6 @@ from orl_local.engine.sglang_control import SglangControl
 from orl_local.planning import planned
 from orl_local.policy import LocalPolicy
 from orl_local.rank import Rank
-from orl_local.rank_job import job_of
 from orl_rollout.edge import interrupt
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.training.course import Course, Record
@@ -112,7 +111,7 @@ class Near:
 
     def __init__(self, run: Run) -> None:
         self.plan = planned(run)
-        self.rank = Rank(job_of(run.config, self.plan.settings, self.plan.order, self.plan.start, 2), interrupt.check)
+        self.rank = Rank(self.plan, interrupt.check)
         self.rank.place()
 
     async def call(self, name: str, *arguments: Any) -> Any:
@@ -123,6 +122,6 @@ class Near:
 
     async def train(self, run: Run, engine: ServedEngine, player: Player) -> None:
         """Train as a run with SGLang does, but for the process of the rank."""
-        policy, record = LocalPolicy(self, engine), Record(run, (), dict)
+        policy, record = LocalPolicy(self, engine), Record(run, (), {}, lambda *_: None)
         async with engine:
-            await Course(run, self.plan.schedule, policy, player, record, lambda *_: None).run()
+            await Course(run, self.plan.schedule, policy, player, record).run()

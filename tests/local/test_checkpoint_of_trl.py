@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from orl_core.errors import ConfigError
-from orl_local.checkpoints import ORDER, STATE, check_start
+from orl_local.checkpoints import ORDER, STATE, checkpoint_to_load
 from orl_rollout.run_folder.checkpoint import Checkpoint, write_note
 
 
@@ -15,4 +15,4 @@ def test_checkpoint_of_trl_is_refused_with_advice(tmp_path: Path) -> None:
         (tmp_path / name).write_text("{}", "utf-8")
     write_note(tmp_path, Checkpoint(format="hf", trainer="trl", step=3))
     with pytest.raises(ConfigError, match=f"{STATE} not found.*--model"):
-        check_start(str(tmp_path))
+        checkpoint_to_load(str(tmp_path))

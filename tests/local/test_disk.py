@@ -12,7 +12,7 @@ import pytest
 import torch
 from orl_core.errors import OrlError, RunAborted
 from orl_local import plan
-from orl_local.checkpoints import check_start
+from orl_local.checkpoints import checkpoint_to_load
 from orl_local.memory import held, sizes_of
 from orl_local.planning import MIB, planned
 from orl_local.run import train
@@ -76,7 +76,7 @@ def saved_step(run: Run) -> int | None:
     folder = run.folder / "checkpoint"
     noted = checkpoint_in(folder)
     assert noted is not None
-    check_start(str(folder))
+    checkpoint_to_load(str(folder))
     return noted.step
 
 

@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from orl_core.errors import EngineError, OrlError
 from orl_core.trajectory import Generation
-from orl_local.engine.in_process_engine import BATCH_ROWS, InProcessEngine
-from orl_local.engine.loop_thread import LoopThread
+from orl_local.engine.in_process_engine import BATCH_ROWS, InProcessEngine, loop_thread
 from orl_local.engine.sampler import SamplingRequest, sample
 from orl_rollout.edge import interrupt
 from transformers import Qwen3ForCausalLM
@@ -26,8 +25,8 @@ PLAIN: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "no_stop_trim": True,
 
 
 def serve(engine: InProcessEngine, work: Coroutine[Any, Any, T]) -> T:
-    with LoopThread() as thread:
-        return engine.serve(until=thread.submit(work))
+    with loop_thread() as submit:
+        return engine.serve(until=submit(work))
 
 
 def test_concurrent_requests_share_batches_not_answers(model: Qwen3ForCausalLM):
@@ -154,8 +153,8 @@ def test_signal_ends_what_runs_and_the_course_decides(
                 await asyncio.wait_for(engine.generate((1,), {"max_new_tokens": 10**4}, key="k"), 0.5)
         return await engine.run(lambda: "saved")
 
-    with interrupt.listening(), LoopThread() as thread:
-        assert engine.serve(until=thread.submit(course()), check=lambda: None) == "saved"
+    with interrupt.listening(), loop_thread() as submit:
+        assert engine.serve(until=submit(course()), check=lambda: None) == "saved"
     with pytest.raises(interrupt.Interrupted), interrupt.listening():  # unless the caller decides otherwise
         serve(engine, engine.generate((1,), {"max_new_tokens": 9}, key="k"))
 
@@ -195,8 +194,8 @@ def test_answer_is_exact_within_budget_and_ends_at_its_stop(model: Qwen3ForCausa
     for request, answer in zip(batch, answers, strict=True):
         assert 1 <= len(answer.token_ids) <= request.max_new_tokens
         assert not request.stop_ids & set(answer.token_ids[:-1])
-        assert answer.stopped == (answer.token_ids[-1] in request.stop_ids)
-        assert answer.stopped or len(answer.token_ids) == request.max_new_tokens
+        assert (answer.finish_reason == "stop") == (answer.token_ids[-1] in request.stop_ids)
+        assert answer.finish_reason == "stop" or len(answer.token_ids) == request.max_new_tokens
         full = scores(model, request, answer.token_ids)
         own = full.gather(1, torch.tensor(answer.token_ids)[:, None])[:, 0]
         assert torch.allclose(own, torch.tensor(answer.logprobs), atol=1e-4)

@@ -46,21 +46,14 @@ def settings_of(case: Case) -> Settings:
     return Settings(
         algorithm=algorithm,
         lr=case.lr,
-        decay="constant",
         warmup=case.warmup,
-        betas=(0.9, 0.99),
-        eps=1e-8,
-        weight_decay=0.0,
-        optimizer="adamw",
         steps=2,
         updates=2,
         max_grad_norm=MAX_NORM,
         kl_coef=case.beta,
         correction=case.correction or "off",
-        correction_cap=3.0,
         temperature=case.temperature,
         turn_tokens=WIDTH,
-        max_logprob_difference=float("inf"),
         tokens=256,
     )
 

@@ -219,7 +219,7 @@ def test_update_that_cannot_be_is_not_applied(checkpoint: Path, one: list[Row], 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adafactor"])
 def test_optimizer_schedule_and_norm_are_as_set(checkpoint: Path, one: list[Row], optimizer: str) -> None:
-    changes: dict[str, Any] = {"warmup": 2, "decay": "linear", "max_grad_norm": 1e-3, "weight_decay": 0.5}
+    changes: dict[str, Any] = {"warmup": 2, "lr_decay_style": "linear", "max_grad_norm": 1e-3, "weight_decay": 0.5}
     learner = learner_of(checkpoint, optimizer=optimizer, steps=4, **changes)
     numbers = [learner.update(one, step) for step in (1, 2, 3, 4)]
     assert [each["learning_rate"] for each in numbers] == pytest.approx([0.0, 5e-4, 1e-3, 5e-4])

@@ -24,7 +24,7 @@ from orl_local.memory import (
     sizes_of,
     training,
 )
-from orl_local.planning import check_memory, planned
+from orl_local.planning import check, planned
 from orl_local.settings import Settings, settings_of
 from orl_rollout.gpus import Gpu
 from orl_rollout.memory.estimate import GIB, MemoryReport
@@ -143,10 +143,10 @@ def test_training_refuses_what_cannot_fit(tmp_path: Path, caplog: Caplog):
             plan = planned(run)
         if told:
             with pytest.raises(ConfigError, match=told):
-                check_memory(run, plan)
+                check(plan)
             assert not caplog.messages
         else:
-            check_memory(run, plan)
+            check(plan)
             assert any(one.startswith("training needs") for one in caplog.messages)
 
 

@@ -55,7 +55,9 @@ def test_scores_are_those_of_the_models_logits(config: Any) -> None:
     found = Scorer(model, 0.7)(batch)
     output = model(batch.token_ids, attention_mask=batch.mask)
     own = (output.logits / 0.7).log_softmax(-1)[batch.row, batch.column - 1]
-    torch.testing.assert_close(found.logprobs, own.gather(1, batch.targets[:, None])[:, 0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        found.logprobs, own.gather(1, batch.token_ids[batch.row, batch.column][:, None])[:, 0], atol=1e-5, rtol=1e-5
+    )
     torch.testing.assert_close(found.entropies, -(own.exp() * own).sum(-1), atol=1e-5, rtol=1e-5)
     if config is MIXTURE:
         torch.testing.assert_close(found.router_loss, output.aux_loss)

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from msgspec import structs
 from orl_core.errors import ConfigError, OrlError
-from orl_local import plan
-from orl_local.engine import engine_plan, open_engine
-from orl_local.engine.engine_plan import OWNED, EngineChoice, choose_engine, engine_of, graph_options, split_options
+from orl_local import plan, planning
+from orl_local import run as running
+from orl_local.engine import engine_plan
+from orl_local.engine.engine_plan import OWNED, EngineChoice, engine_of, graph_options, split_options
 from orl_local.engine.local_model import load_model
 from orl_local.engine.sglang_process import SHARE, command_of
 from orl_local.run import train
@@ -52,6 +53,7 @@ def test_plan_says_what_a_run_would_do(checkpoint: Path, tmp_path: Path, monkeyp
         ("", {"load": "runs/x/checkpoint"}, "runs/x/checkpoint"),
         ("no/such/folder", {}, "no/such/folder"),
         ("", {"advantage_estimator": "ppo"}, "ppo"),
+        ("", {"n_samples": 1}, "`n_samples` is 1"),
         ("", {"rollout_batch_size": 5}, "4 tasks, and a step takes 5"),
     ],
 )
@@ -102,15 +104,19 @@ URL = "http://127.0.0.1:30000"
         (f"{URL}/", TINY, "no GPU", URL, "trainer.local.engine"),
     ],
 )
-def test_engine_is_chosen_with_a_reason(wanted: str, parameters: int | None, missing: str, engine: str, reason: str):
-    found, why = choose_engine(wanted, parameters, missing)
-    assert found == engine
-    assert reason in why
+def test_engine_is_chosen_with_a_reason(
+    monkeypatch: pytest.MonkeyPatch, wanted: str, parameters: int | None, missing: str, engine: str, reason: str
+):
+    monkeypatch.setattr(engine_plan, "missing_for_sglang", lambda: missing)
+    found = engine_of(wanted, parameters, ())
+    assert found.engine == engine
+    assert reason in found.reason
 
 
-def test_sglang_that_cannot_run_is_refused():
+def test_sglang_that_cannot_run_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(engine_plan, "missing_for_sglang", lambda: "no GPU")
     with pytest.raises(ConfigError, match="no GPU"):
-        choose_engine("sglang", TINY, "no GPU")
+        engine_of("sglang", TINY, ())
 
 
 def test_options_of_sglang_are_split_from_other_words():
@@ -138,21 +144,21 @@ def test_option_that_orl_sets_is_refused(name: str):
 
 @pytest.mark.parametrize("engine", ["transformers", URL])
 def test_option_of_an_sglang_that_is_not_started_is_refused(checkpoint: Path, tmp_path: Path, engine: str):
-    run = make_run(tmp_path / "run", checkpoint, engine=engine, flags={"sglang-stream-interval": 1})
     with pytest.raises(ConfigError, match="--sglang-stream-interval"):
-        engine_of(run, None)
+        planned(tmp_path, checkpoint, engine=engine, flags={"sglang-stream-interval": 1})
 
 
 def test_sglang_starts_as_the_run_says(
     checkpoint: Path, tmp_path: Path, model: Qwen3ForCausalLM, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(open_engine, "started", lambda _run, launch, *_: nullcontext(launch))
+    monkeypatch.setattr(running, "started", lambda _run, launch, *_: nullcontext(launch))
     choice = EngineChoice(engine="sglang", reason="", options=("--stream-interval=1",))
     most = model.config.max_position_embeddings
     for context in (100, most + 1):
         run = with_context(make_run(tmp_path / "run", checkpoint, seed=7), context_tokens=context)
         rank: Any = None
-        opened: Any = open_engine.open_engine(run, choice, "base", model.config.to_dict(), rank, releases=False)
+        made = structs.replace(planning.planned(run), engine=choice, base="base", described=model.config.to_dict())
+        opened: Any = running.open_engine(made, rank)
         with opened as launch:
             words = command_of(launch, 1)
         assert {"--model-path", "base", "--random-seed", "7", "--stream-interval=1"} <= set(words)
@@ -178,8 +184,7 @@ def test_graphs_are_captured_for_a_step(
     (tmp_path / "sglang" / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(engine_plan, "gpu_memory", lambda: (Gpu(total=gib << 30),))
-    run = make_run(tmp_path / "run", "m", n_samples=samples)
-    assert graph_options(run, (option,)) == graphs
+    assert graph_options(2 * samples, (option,)) == graphs
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ import torch
 from orl_core.errors import OrlError
 from orl_local.planning import planned
 from orl_local.policy import Child, LocalPolicy
-from orl_local.rank_job import job_of
 from orl_local.run import train
 from orl_rollout.edge.interrupt import SIGNALS, Interrupted
 from orl_rollout.loop.engine import Engine
@@ -53,12 +52,16 @@ class Slow:
         raise NotImplementedError
 
 
+def policy_of(both: Any) -> LocalPolicy:
+    return LocalPolicy(both, both)
+
+
 @pytest.mark.parametrize("stops", [True, False])
 async def test_update_of_a_run_that_is_cancelled_counts_if_it_ends_whole(stops: bool):
     worker, ended = Slow(stops=stops), list[dict[str, float]]()
 
     async def step() -> None:
-        ended.append(dict(await LocalPolicy(worker, worker).update([], 1)))
+        ended.append(dict(await policy_of(worker).update([], 1)))
 
     running = asyncio.create_task(step())
     await worker.began.wait()
@@ -71,7 +74,7 @@ async def test_update_of_a_run_that_is_cancelled_counts_if_it_ends_whole(stops: 
 
 async def test_checkpoint_is_written_whole_whoever_is_cancelled(tmp_path: Path):
     worker = Slow(stops=None)
-    saving = asyncio.create_task(LocalPolicy(worker, worker).save(tmp_path, 1))
+    saving = asyncio.create_task(policy_of(worker).save(tmp_path, 1))
     await worker.began.wait()
     for _ in range(2):
         saving.cancel()
@@ -108,12 +111,12 @@ def test_step_that_has_begun_to_train_is_whole(
 async def test_signal_to_all_processes_leaves_the_end_to_the_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "queue.py").write_text("raise SystemExit", encoding="utf-8")  # nothing of the user's is imported either
     monkeypatch.chdir(tmp_path)
-    plan = planned(run := make_run(tmp_path / "run", "absent/model"))
-    async with Child(job_of(run.config, plan.settings, plan.order, None, 1)) as child:
+    plan = planned(make_run(tmp_path / "run", "absent/model"))
+    async with Child() as child:
         with pytest.raises(OrlError):  # there is no such model; the child has begun
-            await child.begin()
+            await child.call("begin", plan)
         for number in SIGNALS:
             (process,) = psutil.Process().children()
             process.send_signal(number)
         with pytest.raises(OrlError):
-            await child.begin()
+            await child.call("begin", plan)

@@ -189,7 +189,7 @@ def test_signals_during_a_save_wait_until_it_is_whole(
         write_weights(model, folder)
         assert not (run.folder / "checkpoint").exists()
 
-    monkeypatch.setattr("orl_local.rank.write_weights", save)
+    monkeypatch.setattr("orl_local.engine.weights.write_weights", save)
     with interrupt.listening() as signals, pytest.raises(interrupt.Interrupted):
         train(run, Player(run.config, by_row).open)
     assert signals.exit_code(0) == 130

@@ -19,8 +19,7 @@ import pytest
 from orl_core.config import RunConfig
 from orl_core.errors import ConfigError, EngineError
 from orl_local.engine import sglang_control, sglang_process
-from orl_local.engine.open_engine import started
-from orl_local.engine.served_engine import RESTARTS, ServedEngine, Server
+from orl_local.engine.served_engine import RESTARTS, ServedEngine, Server, started
 from orl_local.engine.sglang_process import LOG, Launch
 from orl_local.engine.weight_check import METRIC
 from orl_local.run import train
@@ -40,7 +39,7 @@ ASKED: dict[str, Any] = {"max_new_tokens": 3, "temperature": 1.0, "stop_token_id
 
 
 def engine_over(near: Near, server: SglangServer, folder: Path) -> ServedEngine:
-    mine = Server(url=server.url, context_tokens=4096, folder=folder / "weights", releases=True, exact=True)
+    mine = Server(url=server.url, context_tokens=4096, folder=folder / "weights", releases=True, own=True)
     return ServedEngine(near, mine)
 
 

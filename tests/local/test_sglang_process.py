@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import py_compile
 import shutil
 import signal
 import subprocess
@@ -146,19 +145,6 @@ def test_engine_keeps_byte_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "PYTHONDONTWRITEBYTECODE" not in environment_for(config)
     monkeypatch.setenv("PYTHONPYCACHEPREFIX", "/mine")
     assert environment_for(config)["PYTHONPYCACHEPREFIX"] == "/mine"
-
-
-def test_byte_code_next_to_the_sources_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    package = tmp_path / "sglang"
-    package.mkdir()
-    for name in ("__init__.py", "launch_server.py"):
-        (package / name).touch()
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
-    monkeypatch.setattr(sys, "pycache_prefix", None)
-    py_compile.compile(str(package / "launch_server.py"))
-    config = decode_config({"environments": {"toy/Env": {}}}, "test")
-    assert "PYTHONPYCACHEPREFIX" not in environment_for(config)
 
 
 def killed(parent: str, *words: str) -> int:

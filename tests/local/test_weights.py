@@ -179,7 +179,7 @@ async def syncing(
     """Yield a server, a rank, and what sends its weights as they are, checked."""
     near = Near(make_run(folder / "run", checkpoint, **trainer))
     with served() as (server, _):
-        mine = Server(url=server.url, context_tokens=4096, folder=folder, exact=exact)
+        mine = Server(url=server.url, context_tokens=4096, folder=folder, own=exact)
         async with ServedEngine(near, mine) as engine:
             yield server, near, lambda: engine.publish(str(len(server.weights)))
 

@@ -10,7 +10,6 @@ import torch
 from msgspec import structs
 from orl_core.datum import Datum
 from orl_core.estimators import ESTIMATORS
-from orl_local.algorithm import ALGORITHMS
 from orl_local.engine.local_model import load_model
 from orl_local.engine.lora import with_adapters
 from orl_local.learner import Learner
@@ -24,21 +23,10 @@ from tests.kit.paid_turns import split as apart
 
 WHOLE = 10**6
 SETTINGS = Settings(
-    algorithm=ALGORITHMS["grpo"],
     lr=1e-3,
-    decay="constant",
-    warmup=0,
-    betas=(0.9, 0.99),
-    eps=1e-8,
-    weight_decay=0.0,
-    optimizer="adamw",
     steps=10,
-    updates=1,
     max_grad_norm=0.0,
-    kl_coef=0.0,
-    correction="off",
     correction_cap=1.0,
-    temperature=1.0,
     turn_tokens=8,
     max_logprob_difference=1e9,
     tokens=WHOLE,

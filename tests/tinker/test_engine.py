@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from orl_core.config import TrainerConfig
 from orl_core.errors import EngineAnswerError, EngineError, EngineRefused
 from orl_core.trajectory import Generation
 from orl_rollout.loop.clock import within
 from orl_testing.tinker.server import TinkerServer
-from orl_tinker.adapters import Adapters, Start
+from orl_tinker.adapters import Adapters
 from orl_tinker.engine import TinkerEngine, sampling_params
-from orl_tinker.options import TinkerOptions
 
 from tests.tinker.serving import NAMED
 
@@ -25,8 +25,8 @@ SAMPLING = {"max_new_tokens": 6, "temperature": 1.0, "top_p": 1.0, "stop_token_i
 @asynccontextmanager
 async def engine_of(checkpoint: Path, *, older: bool = False) -> AsyncGenerator[tuple[TinkerServer, TinkerEngine]]:
     async with TinkerServer(older=older) as server:
-        own = TinkerOptions(tinker_url=server.url, lora_rank=2)
-        async with Adapters(own, Start(model=str(checkpoint), seed=1), 60.0) as adapters:
+        trainer = TrainerConfig(seed=1, sections={"tinker": {"tinker_url": server.url, "lora_rank": 2}})
+        async with Adapters(trainer, str(checkpoint), "", 60.0) as adapters:
             await adapters.refresh()
             yield server, TinkerEngine(adapters.sample, 60.0)
 
@@ -124,9 +124,9 @@ async def test_deadline_ends_the_wait_for_a_session(checkpoint: Path, path: str)
     async with TinkerServer() as server:
         server.faults["retrieve_future"] = [408] * 100_000
         server.faults["weights_info"] = [503] * 100
-        own = TinkerOptions(tinker_url=server.url, lora_rank=2)
+        trainer = TrainerConfig(seed=1, sections={"tinker": {"tinker_url": server.url, "lora_rank": 2}})
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(2), Adapters(own, Start(model=str(checkpoint), seed=1, path=path), 60.0):
+            async with asyncio.timeout(2), Adapters(trainer, str(checkpoint), path, 60.0):
                 pass
         assert server.refused["retrieve_future"] + server.refused["weights_info"] > 0
 

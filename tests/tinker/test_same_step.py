@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from orl_core.config import TrainerConfig
 from orl_rollout.training.rows import trained_ids
-from orl_tinker.adapters import Adapters, Start, Update
-from orl_tinker.options import TinkerOptions
+from orl_tinker.adapters import Adapters, Update
 from orl_tinker.rows import tinker_datum
 from safetensors.torch import load_file
 from tinker import AdamParams, Datum
@@ -29,13 +29,14 @@ def test_first_update_has_the_golden_gradient(server: Served, name: str, loss: s
     found: dict[str, Tensor] = {}
 
     async def step() -> None:
-        own = TinkerOptions(tinker_url=server.url, lora_rank=RANK, loss_fn=loss)  # pyright: ignore[reportArgumentType]
-        async with Adapters(own, Start(model=str(MODEL), seed=0), 60.0) as adapters:
+        own = {"tinker_url": server.url, "lora_rank": RANK, "loss_fn": loss}
+        trainer = TrainerConfig(sections={"tinker": own})
+        async with Adapters(trainer, str(MODEL), "", 60.0) as adapters:
             (adapted,) = server.server.models.values()
             adapted.load(load_file(ADAPTERS))
             # No rate: the weights stay, and the answer has their logprobs, which are the old ones of a first update.
             trained = await adapters.update(Update(rows, AdamParams(learning_rate=0.0)))
-            old = [one["logprobs"] for one in trained.output.loss_fn_outputs]
+            old = [one["logprobs"] for one in trained.loss_fn_outputs]
             again = [
                 Datum(model_input=row.model_input, loss_fn_inputs={**row.loss_fn_inputs, "logprobs": logprobs})
                 for row, logprobs in zip(rows, old, strict=True)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import tinker
+from orl_core.config import TrainerConfig
 from orl_core.errors import EngineError
 from orl_testing.tinker.server import TinkerServer
-from orl_tinker.adapters import Adapters, Start, Update
-from orl_tinker.options import TinkerOptions
+from orl_tinker.adapters import Adapters, Update
 from tinker import AdamParams, ModelInput, SamplingParams
 
 IDS = ModelInput.from_ints([5, 6])
@@ -40,8 +40,8 @@ async def test_fault_of_the_stand_in_ends_at_once(
     checkpoint: Path, work: Callable[[TinkerServer, Adapters], Awaitable[None]], fault: str
 ):
     async with TinkerServer() as server:
-        own = TinkerOptions(tinker_url=server.url, lora_rank=2)
-        async with Adapters(own, Start(model=str(checkpoint), seed=1), 600.0) as adapters:
+        trainer = TrainerConfig(seed=1, sections={"tinker": {"tinker_url": server.url, "lora_rank": 2}})
+        async with Adapters(trainer, str(checkpoint), "", 600.0) as adapters:
             await adapters.refresh()
             with pytest.raises(EngineError) as raised:
                 await asyncio.wait_for(work(server, adapters), 20)

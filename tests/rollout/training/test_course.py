@@ -74,8 +74,8 @@ def course(folder: Path, policy: Counted, *, done: int = 0, held_out: int = 2, *
     config = decode_config(tree, "test")
     run = Run(config=config, folder=folder, task_data=folder / "tasks.jsonl")
     schedule = schedule_of(config.trainer, held_out=TASKS[:held_out], done=done)
-    record = Record(run, ("orl-core", "no-such-package"), lambda: {"resumed_step": done})
-    return Course(run, schedule, policy, policy, record, lambda *_: None)
+    record = Record(run, ("orl-core", "no-such-package"), {"resumed_step": done}, lambda *_: None)
+    return Course(run, schedule, policy, policy, record)
 
 
 def summary(folder: Path) -> dict[str, Any]:

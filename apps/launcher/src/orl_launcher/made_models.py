@@ -24,7 +24,6 @@ import msgspec
 from orl_core.config import RunConfig
 from orl_core.datum import Datum
 from orl_core.errors import ConfigError, boundary
-from orl_core.render import Renderer
 from orl_core.task import PLAIN, Task
 from orl_core.trajectory import RolloutSpec
 from orl_rollout.run_folder.contract import WarmStart, WarmStarter
@@ -107,23 +106,24 @@ def _once(finished: Path, make: Callable[[Path], None]) -> Path:
     return finished
 
 
-def _tiny(config: RunConfig, scratch: Path, plan: Curriculum) -> WarmStart:
-    """Return the training of a new tiny model, written into `scratch`."""
-    from orl_playground.players import END, MIDDLE, end, middle, play
-    from orl_playground.tiny_model import write_tiny_model
+def well(progress: float) -> float:
+    """Return the share of well played games at `progress` in [0, 1] of the tiny model's training."""
+    done = (progress - ANNEAL_FROM) / (ANNEAL_TO - ANNEAL_FROM)
+    return WELL_FIRST + (WELL_LAST - WELL_FIRST) * min(1.0, max(0.0, done))
 
 
 def _tiny(config: RunConfig, scratch: Path, output: Path) -> WarmStart:
     """Return the training of a new tiny model, written into `scratch`."""
     from orl_core.render import Renderer
     from orl_playground.game import END, MIDDLE, end, middle, play
+    from orl_playground.tiny_model import write_tiny_model
     from orl_rollout.tokenizer.tokenizer import load_tokenizer
 
     seed, total = config.trainer.seed, STEPS * BATCH
     rng = random.Random(seed)  # noqa: S311 - games need repeatable chance
     games = [play(MIDDLE, middle, rng) for _ in range(GAMES)] + [play(END, end, rng) for _ in range(GAMES)]
     write_tiny_model(scratch, chats_of(games[::10]), seed)
-    renderer = Renderer(load_tokenizer(scratch))
+    chance = random.Random(seed)  # noqa: S311 - games need repeatable chance
     return WarmStart(
         model=str(scratch),
         output=output,
@@ -156,11 +156,7 @@ def _published(config: RunConfig, cache: Path, output: Path) -> WarmStart:
 
 
 def converted(cache: Path) -> Path:
-    """Return the folder of the published model with the weights of its package; it is made if it is missing.
-
-    Raises:
-        ConfigError: the package is not installed, or has another file.
-    """
+    """Return the folder of the published model with the weights of its package; it is made if it is missing."""
 
     def convert(folder: Path) -> None:
         file = _file()

@@ -22,22 +22,9 @@ if TYPE_CHECKING:
     from orl_rollout.run_folder.contract import Plan, Run
 
 T = TypeVar("T")
-__all__ = [
-    "conversion_options",
-    "convert",
-    "default_model",
-    "defaults",
-    "packages",
-    "plan",
-    "plan_conversion",
-    "play_in_process",
-    "resolve",
-    "sections",
-    "train",
-]
+__all__ = ["plan", "play_in_process", "train"]
 default_model, defaults, sections = "", DEFAULTS, {NAME: LocalOptions}
-conversion_options: tuple[str, ...] = ()
-packages: tuple[str, ...] = ()
+conversion_options = packages = ()
 convert = plan_conversion = partial(refuse_conversion, NAME)
 
 
@@ -78,6 +65,6 @@ def play_in_process(model: str, play: Callable[[Engine], Coroutine[Any, Any, T]]
     Raises:
         ConfigError: the model cannot be loaded.
     """
-    from orl_local.engine.local_model import play_in_process as play_now
+    from orl_local.engine.in_process_engine import play_in_process as play_now
 
     return play_now(model, play)

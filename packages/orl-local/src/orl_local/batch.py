@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import torch
 from msgspec import Struct
@@ -19,23 +20,16 @@ from orl_local.objective import Ids
 from orl_local.settings import Settings
 
 
-class Member(Struct, kw_only=True):
-    """A row in its update: `ids` of prompt and response, and for each id that trains its place among them.
+class Member(Struct, frozen=True, kw_only=True):
+    """A row in its update: its token ids, the `places` of those that train, and what the objective needs of these.
 
-    `advantages` and `sampled` logprobs are those of these ids, `share` is the part of each in the loss. `rollout`
-    numbers the rollouts of the update. `alone`: the rollout has no other row. The rest as in `Ids`, float32 on the CPU.
+    `alone`: the rollout has no other row.
     """
 
-    ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
     places: list[int]
-    advantages: list[float]
-    sampled: list[float]
-    share: float
-    rollout: int
+    ids: Ids
     alone: bool
-    old: Tensor | None = None
-    weight: Tensor | None = None
-    drift: Tensor | None = None
 
 
 def parts_of(rows: Sequence[Row], settings: Settings, step: int) -> list[list[Row]]:
@@ -50,35 +44,50 @@ def parts_of(rows: Sequence[Row], settings: Settings, step: int) -> list[list[Ro
 def members_of(parts: Sequence[Sequence[Row]], settings: Settings) -> list[list[Member]]:
     """Return the members of each update. Shares are those of the whole step, so that each id counts the same in all."""
     rows = [row for part in parts for row in part]
-    lengths, several = Counter[str](), Counter[str]()
+    numbers = {rollout: number for number, rollout in enumerate(dict.fromkeys(row.datum.rollout_id for row in rows))}
+    several, lengths = Counter(row.datum.rollout_id for row in rows), Counter[str]()
     for row in rows:
         lengths[row.datum.rollout_id] += sum(row.datum.loss_mask)
-        several[row.datum.rollout_id] += 1
-    whole = {
-        "ids": float(trained_ids(rows)),
-        "rollouts": float(len(lengths)),
-        "constant": float(len(lengths) * settings.turn_tokens),
-    }[settings.algorithm.mean]
+    counts = {"ids": trained_ids(rows), "rollouts": len(numbers), "constant": len(numbers) * settings.turn_tokens}
+    whole = float(counts[settings.algorithm.mean])
 
-    def member(row: Row, number: int) -> Member:
+    def member(row: Row) -> Member:
         datum, rollout = row.datum, row.datum.rollout_id
         trained = [place for place, trains in enumerate(datum.loss_mask) if trains]
-        own = lengths[rollout] if settings.algorithm.mean == "rollouts" else 1
+        share = len(parts) / (whole * (lengths[rollout] if settings.algorithm.mean == "rollouts" else 1))
+        ids = Ids(
+            advantages=torch.tensor([row.advantages[place] for place in trained]),
+            sampled=torch.tensor([datum.logprobs[place] for place in trained]),
+            share=torch.full((len(trained),), share),
+            rollout=torch.full((len(trained),), numbers[rollout]),
+            rollouts=len(numbers),
+        )
         return Member(
-            ids=(*datum.prompt, *datum.response),
+            token_ids=(*datum.prompt, *datum.response),
             places=[len(datum.prompt) + place for place in trained],
-            advantages=[row.advantages[place] for place in trained],
-            sampled=[datum.logprobs[place] for place in trained],
-            share=len(parts) / (whole * own),
-            rollout=number,
+            ids=ids,
             alone=several[rollout] == 1,
         )
 
-    updates: list[list[Member]] = []
-    for part in parts:
-        numbers = {rollout: number for number, rollout in enumerate(dict.fromkeys(r.datum.rollout_id for r in part))}
-        updates.append([member(row, numbers[row.datum.rollout_id]) for row in part])
-    return updates
+    return [[member(row) for row in part] for part in parts]
+
+
+def give(members: Sequence[Member], name: Literal["old", "weight", "drift"], values: Tensor) -> None:
+    """Give each member its part of `values`, [N] for the trained ids of all of them."""
+    for member, own in zip(members, values.split([len(one.places) for one in members]), strict=True):
+        setattr(member.ids, name, own)
+
+
+def ids_of(members: Sequence[Member], device: torch.device) -> Ids:
+    """Return what the objective needs of all ids of `members`, on `device`."""
+    several = [one.ids for one in members]
+
+    def joined(name: str) -> Any:
+        values = [getattr(ids, name) for ids in several]
+        return None if values[0] is None else torch.cat(values).to(device)
+
+    names = ("advantages", "sampled", "share", "rollout", "old", "weight", "drift")
+    return Ids(rollouts=several[0].rollouts, **{name: joined(name) for name in names})
 
 
 def micro_batches(lengths: Sequence[int], tokens: int) -> list[list[int]]:
@@ -93,56 +102,24 @@ def micro_batches(lengths: Sequence[int], tokens: int) -> list[list[int]]:
 
 
 class Batch(Struct, frozen=True, kw_only=True):
-    """A micro-batch on the device: token ids [B, T], and row and column of each trained id, int64 [N]."""
+    """A micro-batch on the device: token ids [B, T], 1 for each of them and 0 for padding, `row` and `column` of each
+    trained id, int64 [N], and what the objective needs of it.
+    """
 
     token_ids: Tensor
+    mask: Tensor
     row: Tensor
     column: Tensor
-    members: Sequence[Member]
-
-    @property
-    def targets(self) -> Tensor:
-        """Return the trained ids, int64 [N]."""
-        return self.token_ids[self.row, self.column]
-
-    @property
-    def mask(self) -> Tensor:
-        """Return 1 for each id and 0 for padding, int64 [B, T]."""
-        lengths = torch.tensor([len(one.ids) for one in self.members], device=self.token_ids.device)
-        return (torch.arange(self.token_ids.shape[1], device=lengths.device) < lengths[:, None]).long()
-
-    def ids(self) -> Ids:
-        """Return what the objective needs of each trained id."""
-
-        def flat(values: Callable[[Member], Sequence[float]]) -> Tensor:
-            return torch.tensor([one for member in self.members for one in values(member)], device=device)
-
-        def known(values: list[Tensor | None]) -> Tensor | None:
-            there = [one for one in values if one is not None]
-            return torch.cat(there).to(device) if there else None
-
-        device = self.token_ids.device
-        rollouts = [one.rollout for one in self.members for _ in one.places]
-        return Ids(
-            advantages=flat(lambda one: one.advantages),
-            sampled=flat(lambda one: one.sampled),
-            share=flat(lambda one: [one.share] * len(one.places)),
-            rollout=torch.tensor(rollouts, device=device),
-            rollouts=max(rollouts, default=-1) + 1,
-            old=known([one.old for one in self.members]),
-            weight=known([one.weight for one in self.members]),
-            drift=known([one.drift for one in self.members]),
-        )
+    ids: Ids
 
 
 def batch_of(members: Sequence[Member], device: torch.device) -> Batch:
     """Return `members` as one micro-batch on `device`."""
-    ids = pad_sequence([torch.tensor(one.ids) for one in members], batch_first=True)
-    rows = [number for number, one in enumerate(members) for _ in one.places]
-    columns = [place for one in members for place in one.places]
+    rows = [torch.tensor(one.token_ids, device=device) for one in members]
     return Batch(
-        token_ids=ids.to(device),
-        row=torch.tensor(rows, device=device),
-        column=torch.tensor(columns, device=device),
-        members=members,
+        token_ids=pad_sequence(rows, batch_first=True),
+        mask=pad_sequence([torch.ones_like(row) for row in rows], batch_first=True),
+        row=torch.tensor([number for number, one in enumerate(members) for _ in one.places], device=device),
+        column=torch.tensor([place for one in members for place in one.places], device=device),
+        ids=ids_of(members, device),
     )

@@ -9,67 +9,44 @@ from __future__ import annotations
 import shutil
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 from orl_core.config import RunConfig
 from orl_core.errors import ConfigError, OrlError, boundary
+from orl_core.task import Task
 from orl_rollout.edge.files import replace
 from orl_rollout.memory.estimate import GIB
 from orl_rollout.run_folder.checkpoint import WORDS, Checkpoint, checkpoint_in, conversion_of, write_note
 from orl_rollout.run_folder.config_file import read_object
-from orl_rollout.training.resume import is_allowed
+from orl_rollout.training import resume
 
-from orl_local.options import DEFAULTS, NAME
+from orl_local.options import NAME
 from orl_local.settings import Settings
 
 STATE, ORDER = "training.pt", "orl_order.json"
+# Settings that another run may have, or that the configurations of both runs tell.
+FREE = {"algorithm", "steps", "temperature", "turn_tokens", "max_logprob_difference", "tokens", "recompute"}
 EARLIER = "trainer"  # folder of the run that holds the checkpoints before the newest one
 
 
-class Start(Struct, frozen=True, kw_only=True):
-    """The checkpoint that a run continues, after `step` steps. `model` is the one that its training began with."""
+def order_of(config: RunConfig, settings: Settings, tasks: Sequence[Task]) -> dict[str, Any]:
+    """Return the settings that a run over `tasks` shares with the one that continues it.
 
-    folder: Path
-    step: int
-    model: str
-
-
-def order_of(config: RunConfig, settings: Settings, tasks: Sequence[str]) -> dict[str, Any]:
-    """Return the settings that a run over `tasks`, their keys, shares with the one that continues it.
-
-    `tasks` is a digest of their keys; "" is not known.
+    `config` has no default left.
     """
-    trainer = config.trainer.with_defaults(DEFAULTS)
+    trainer, algorithm = config.trainer, settings.algorithm
     return {
-        "seed": settings.seed,
-        "rollout_batch_size": trainer.rollout_batch_size,
-        "n_samples": trainer.n_samples,
-        "tasks": sha256("\n".join(tasks).encode()).hexdigest() if tasks else "",
+        **resume.order_of(trainer, tasks),
+        **{name: getattr(settings, name) for name in Settings.__struct_fields__ if name not in FREE},
         "advantage_estimator": trainer.advantage_estimator,
-        "clip_low": settings.algorithm.low,
-        "clip_high": settings.algorithm.cap or settings.algorithm.high,
-        "updates": settings.updates,
-        "optimizer": settings.optimizer,
-        "lr": settings.lr,
-        "lr_decay_style": settings.decay,
-        "weight_decay": settings.weight_decay,
-        "adam_beta1": settings.betas[0],
-        "adam_beta2": settings.betas[1],
-        "adam_eps": settings.eps,
-        "warmup": settings.warmup,
-        "max_grad_norm": settings.max_grad_norm,
-        "kl_coef": settings.kl_coef,
-        "correction": settings.correction,
-        "correction_cap": settings.correction_cap,
-        "lora_rank": settings.lora_rank,
+        "clip_low": algorithm.low,
+        "clip_high": algorithm.cap or algorithm.high,
     }
 
 
-def check_start(load: str | None) -> Checkpoint | None:
+def checkpoint_to_load(load: str | None) -> Checkpoint | None:
     """Return the checkpoint in the folder `load`; None if a run begins anew.
 
     Raises:
@@ -93,32 +70,15 @@ def check_start(load: str | None) -> Checkpoint | None:
     return checkpoint
 
 
-def start_of(config: RunConfig, order: Mapping[str, Any]) -> Start | None:
-    """Return where a run begins that continues the checkpoint in `trainer.load`; None if it begins anew.
+def check_settings(config: RunConfig, checkpoint: Checkpoint, order: Mapping[str, Any]) -> None:
+    """Refuse to continue `checkpoint`, of `trainer.load`, with other settings than `order` says.
 
     Raises:
-        ConfigError: as `check_start`, or a setting would continue it differently.
+        ConfigError: one differs.
     """
-    load = config.trainer.load
-    checkpoint = check_start(load)
-    if checkpoint is None:
-        return None
-    folder = Path(load or "").expanduser()
-    before = read_object(folder / ORDER)
-    for name, now in order.items():
-        if now in ("", then := before.get(name, now)):
-            continue
-        fixed = name in ("optimizer", "lora_rank")  # whose states are others
-        if not fixed and (is_allowed(config, "trainer", NAME, name) or is_allowed(config, "trainer", name)):
-            continue
-        if name == "tasks":
-            raise ConfigError(f"--load {load}: tasks.jsonl has changed since its run began. Give it the same tasks")
-        advice = "" if fixed else f", or give --allow-changes {name}"
-        raise ConfigError(f"--load {load}: its run has `{name}` {then}, and this one {now}. Set it as it was{advice}")
-    step, steps = checkpoint.step or 0, config.trainer.with_defaults(DEFAULTS).num_rollout or 0
-    if step >= steps:
-        raise ConfigError(f"--load {load}: it has {step} steps already. Set --num-rollout to more than {step}")
-    return Start(folder=folder, step=step, model=checkpoint.model)
+    before = read_object(Path(config.trainer.load or "").expanduser() / ORDER)
+    fixed = ("optimizer", "lora_rank")  # whose states are others
+    resume.check_order(config, before, order, checkpoint.step or 0, fixed)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from copy import deepcopy
 from statistics import fmean
 from typing import Any, TypeVar
@@ -23,10 +24,9 @@ from torch import Tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.optimization import Adafactor, get_scheduler
 
-from orl_local.batch import Batch, Member, batch_of, members_of, micro_batches, parts_of
-from orl_local.engine.local_model import peak_memory
+from orl_local.batch import Batch, Member, batch_of, give, ids_of, members_of, micro_batches, parts_of
+from orl_local.engine.local_model import clear_memory, is_out_of_memory, peak_memory
 from orl_local.engine.lora import base_of
-from orl_local.engine.out_of_memory import clear_memory, is_out_of_memory
 from orl_local.objective import loss_of, mean_of_rollout, weights_of
 from orl_local.scoring import Scorer
 from orl_local.settings import Settings
@@ -36,6 +36,7 @@ JUMP = 5  # how many times `max_logprob_difference` a single step may differ
 LOWER = (
     "Lower --max-context-len, or give training more room: --lora-rank 32, --optimizer adamw_8bit, --checkpointing on"
 )
+CPU = torch.device("cpu")
 logger = logger_of("orl")
 
 
@@ -56,7 +57,7 @@ class Learner:
         self._trained = [one for one in model.parameters() if one.requires_grad]
         self.optimizer = optimizer_of(model, settings)
         self.schedule: Any = get_scheduler(
-            "constant_with_warmup" if settings.decay == "constant" else settings.decay,
+            "constant_with_warmup" if settings.lr_decay_style == "constant" else settings.lr_decay_style,
             self.optimizer,
             num_warmup_steps=settings.warmup,
             num_training_steps=settings.steps * settings.updates,
@@ -65,7 +66,6 @@ class Learner:
             base: Any = base_of(model)  # older versions of transformers have the second name only
             enable = getattr(base, "activation_checkpointing_enable", None) or base.gradient_checkpointing_enable
             enable({"use_reentrant": False})
-        self._draw_nothing()
 
     def restore(self, optimizer: dict[str, Any], schedule: dict[str, Any]) -> None:
         """Continue with the states of another run, and with the rates and decays of this one."""
@@ -107,98 +107,96 @@ class Learner:
         }
 
     def train_on(self, parts: Sequence[Sequence[Row]]) -> dict[str, float]:
-        """Make one update on each of `parts`."""
+        """Make one update on each of `parts`. Return the numbers of training, means over updates by their ids."""
         updates, self._applied = members_of(parts, self.settings), False
         self._draw_nothing()
-        known = self._look_ahead(updates)
+        apart, count = self._look_ahead(updates)
+        ids = [sum(len(one.places) for one in members) for members in updates]
         numbers: list[Mapping[str, float]] = []
         for number, members in enumerate(updates):
             if number and self.settings.algorithm.ratio == "sequence" and not all(one.alone for one in members):
                 self._score_drift(members)
             sums = self._until_it_fits(lambda members=members: self._gradient(members))
             if not number:
-                self._check_difference(sums[:2] + known)
-            numbers.append(self._apply(sums))
-        ids = [sum(len(one.places) for one in members) for members in updates]
-        return {name: _mean([one[name] for one in numbers], ids) for name in numbers[0]}
+                self._check_difference(float(sums[DIFFERENCE]) + apart, ids[0] + count)
+            numbers.append(self._apply(sums, ids[number]))
+        return {
+            name: sum(one[name] * size for one, size in zip(numbers, ids, strict=True)) / max(1, sum(ids))
+            for name in numbers[0]
+        }
 
-    def nll(self, rows: Sequence[Row]) -> float | None:
-        """Return the mean negative logprob of the trained ids of rows; None if there are none."""
-        scored = self._score(members_of([rows], self.settings)[0]) if rows else ()
-        return -float(torch.cat([*scored]).mean()) if scored else None
+    def nll(self, rows: Sequence[Row]) -> float:
+        """Return the mean negative logprob of the trained ids of rows."""
+        return -float(self._score(members_of([rows], self.settings)[0]).mean())
 
-    def _look_ahead(self, updates: Sequence[Sequence[Member]]) -> Tensor:
+    def _look_ahead(self, updates: Sequence[Sequence[Member]]) -> tuple[float, int]:
         """Score what the weights of now must score: the rows of later updates, and rollouts of several rows.
 
         Return the sum of absolute differences to the engine and the number of ids, for the rows of later updates.
         """
         first, later = updates[0], [one for members in updates[1:] for one in members]
-        joined = self.settings.correction.startswith("sequence") and not all(one.alone for one in first)
-        for member, logprobs in zip(later, self._score(later), strict=True):
-            member.old = logprobs
-        for members in updates[1:]:
-            self._weigh(members, [one.old for one in members])
-        if joined:
+        if self.settings.correction.startswith("sequence") and not all(one.alone for one in first):
             self._weigh(first, self._score(first))
-        apart = [(one.old - torch.tensor(one.sampled)).abs() for one in later if one.old is not None]
-        device = self.model.device
-        return torch.tensor([float(sum(one.sum() for one in apart)), float(sum(map(len, apart)))], device=device)
+        if not later:
+            return 0.0, 0
+        old = self._score(later)
+        give(later, "old", old)
+        self._weigh(later, old)
+        return float((old - ids_of(later, CPU).sampled).abs().sum()), len(old)
 
-    def _weigh(self, members: Sequence[Member], logprobs: Sequence[Tensor | None]) -> None:
+    def _weigh(self, members: Sequence[Member], logprobs: Tensor) -> None:
         """Give the members the weights of the correction, for logprobs of all rows of their rollouts."""
-        ids, sizes = batch_of(members, torch.device("cpu")).ids(), [len(one.places) for one in members]
-        weights = weights_of(torch.cat([one for one in logprobs if one is not None]) - ids.sampled, ids, self.settings)
-        for member, weight in zip(members, weights.split(sizes), strict=True):
-            member.weight = weight
+        ids = ids_of(members, CPU)
+        give(members, "weight", weights_of(logprobs - ids.sampled, ids, self.settings))
 
     def _score_drift(self, members: Sequence[Member]) -> None:
         """Give the members the mean change of the logprobs of their rollouts, with the weights of now."""
-        ids, sizes = batch_of(members, torch.device("cpu")).ids(), [len(one.places) for one in members]
-        drift = mean_of_rollout(
-            torch.cat(self._score(members)) - torch.cat([one.old for one in members if one.old is not None]), ids
-        )
-        for member, own in zip(members, drift.split(sizes), strict=True):
-            member.drift = own
+        ids = ids_of(members, CPU)
+        if ids.old is not None:
+            give(members, "drift", mean_of_rollout(self._score(members) - ids.old, ids))
 
     @torch.no_grad()
-    def _score(self, members: Sequence[Member]) -> list[Tensor]:
-        """Return the logprobs of each member's trained ids, float32 on the CPU."""
+    def _score(self, members: Sequence[Member]) -> Tensor:
+        """Return the logprobs of the members' trained ids, float32 [N] on the CPU."""
 
-        def score() -> list[Tensor]:
+        def score() -> Tensor:
             by_place: dict[int, Tensor] = {}
             for places, batch in self._batches(members):
-                logprobs = self._scorer(batch).logprobs.cpu()
-                by_place.update(
-                    zip(places, logprobs.split([len(members[place].places) for place in places]), strict=True)
-                )
-            return [by_place[place] for place in range(len(members))]
+                sizes = [len(members[place].places) for place in places]
+                by_place.update(zip(places, self._scorer(batch).logprobs.cpu().split(sizes), strict=True))
+            return torch.cat([by_place[place] for place in range(len(members))])
 
         return self._until_it_fits(score)
 
-    def _gradient(self, members: Sequence[Member]) -> Tensor:
-        """Add the gradients of an update. Return the sums of its numbers."""
+    def _gradient(self, members: Sequence[Member]) -> dict[str, Tensor]:
+        """Add the gradients of an update. Return the loss and the sums over ids of its other numbers."""
         self.optimizer.zero_grad(set_to_none=True)
-        ids, sums = sum(len(one.places) for one in members), torch.zeros(7, device=self.model.device)
+        ids, sums = sum(len(one.places) for one in members), dict[str, Tensor]()
         for _, batch in self._batches(members):
-            scores, own = self._scorer(batch), batch.ids()
+            scores, own = self._scorer(batch), batch.ids
+            now = scores.logprobs.detach()
             reference = self._reference(batch) if self._reference else None
-            loss, numbers = loss_of(scores.logprobs, reference, own, self.settings)
-            if scores.router_loss is not None:
-                loss = loss + scores.router_loss * (self._scorer.router_weight * len(batch.row) / ids)
+            loss, clipped, kl = loss_of(scores.logprobs, reference, own, self.settings)
+            routed = 0.0 if scores.router_loss is None else scores.router_loss * (len(batch.row) / ids)
             with torch.autocast("cuda", enabled=False):
-                loss.backward()  # pyright: ignore[reportUnknownMemberType]
-            apart = (scores.logprobs.detach() if own.old is None else own.old) - own.sampled
-            entropy, now = scores.entropies.sum(), scores.logprobs.detach().sum()
-            count = apart.new_tensor(float(len(apart)))
-            sums += torch.stack([apart.abs().sum(), count, numbers.loss, numbers.clipped, numbers.kl, entropy, -now])
+                (loss + self._scorer.router_weight * routed).backward()
+            numbers = {
+                "loss": loss.detach(),
+                DIFFERENCE: ((now if own.old is None else own.old) - own.sampled).abs().sum(),
+                "clip_fraction": clipped.sum(),
+                "entropy": scores.entropies.sum(),
+                "nll": -now.sum(),
+                **({"kl": kl.sum()} if self._reference else {}),
+            }
+            sums = {name: value + sums.get(name, 0.0) for name, value in numbers.items()}
         return sums
 
-    def _apply(self, sums: Tensor) -> dict[str, float]:
+    def _apply(self, sums: Mapping[str, Tensor], ids: int) -> dict[str, float]:
         """Apply the gradient, if it is finite. Return the numbers of the update."""
-        gradients = [one.grad for one in self._trained if one.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
-        apart, ids, loss, clipped, kl, entropy, nll, size = torch.cat([sums, norm.reshape(1)]).tolist()
-        if not math.isfinite(size):
+        norm = torch.nn.utils.get_total_norm([one.grad for one in self._trained if one.grad is not None])
+        sums = {**sums, "grad_norm": norm}
+        numbers = dict(zip(sums, torch.stack([one.float() for one in sums.values()]).tolist(), strict=True))
+        if not math.isfinite(numbers["grad_norm"]):
             self.optimizer.zero_grad(set_to_none=True)
             raise OrlError(
                 "a gradient is not finite, and is not applied. Begin a new run from the last checkpoint, with a "
@@ -210,32 +208,21 @@ class Learner:
         self._until_it_fits(self.optimizer.step)
         self.schedule.step()
         self.optimizer.zero_grad(set_to_none=True)
-        means = {
-            DIFFERENCE: apart,
-            "clip_fraction": clipped,
-            "entropy": entropy,
-            "nll": nll,
-            **({"kl": kl} if self._reference else {}),
-        }
-        return {
-            **{name: value / max(1.0, ids) for name, value in means.items()},
-            "loss": loss,
-            "grad_norm": size,
-            "learning_rate": rate,
-        }
+        whole = ("loss", "grad_norm")
+        means = {name: value if name in whole else value / max(1, ids) for name, value in numbers.items()}
+        return {**means, "learning_rate": rate}
 
-    def _check_difference(self, sums: Tensor) -> None:
+    def _check_difference(self, apart: float, ids: int) -> None:
         """Refuse a batch that was not sampled with the weights that train, before anything trains on it.
 
         A healthy engine in bf16 differs by 0.001 to 0.02 on average, and by up to 0.2 where the model is unsure
         (docs/evidence.md). Swapped tensors, or another model, differ by more than 1.
         """
-        apart, ids = sums.tolist()
-        mean, most = apart / max(1.0, ids), self.settings.max_logprob_difference
+        mean, most = apart / max(1, ids), self.settings.max_logprob_difference
         if not mean <= JUMP * most:
             self.optimizer.zero_grad(set_to_none=True)
             raise EngineError(
-                f"logprobs of engine and trainer differ by {mean:.3f} on average over {ids:.0f} sampled token ids, "
+                f"logprobs of engine and trainer differ by {mean:.3f} on average over {ids} sampled token ids, "
                 f"and a step may differ by {JUMP * most:g}: the engine does not compute with the weights of the "
                 "trainer. Continue from the last checkpoint with --load; if the engine is right, raise "
                 "trainer.max_logprob_difference"
@@ -244,10 +231,10 @@ class Learner:
     def _batches(self, members: Sequence[Member]) -> Any:
         """Yield micro-batches on the device, with the places of their members."""
         with self._scorer.precision():
-            for places in micro_batches([len(one.ids) for one in members], self.tokens):
+            for places in micro_batches([len(one.token_ids) for one in members], self.tokens):
                 if not self._applied:  # half a step would train twice when a run continues
                     self._check()
-                self._tried = len(places), len(places) * len(members[places[0]].ids)
+                self._tried = len(places), len(places) * len(members[places[0]].token_ids)
                 yield places, batch_of([members[place] for place in places], self.model.device)
 
     def _until_it_fits(self, work: Callable[[], T]) -> T:
@@ -283,11 +270,8 @@ def reference_of(model: Any, settings: Settings, first: Any) -> Callable[[Batch]
     frozen = model if adapted else (first or deepcopy(model)).requires_grad_(False).eval()
     scorer = Scorer(frozen, settings.temperature)
 
-    @torch.no_grad()
     def score(batch: Batch) -> Tensor:
-        if not adapted:
-            return scorer(batch).logprobs
-        with model.disable_adapter():
+        with torch.no_grad(), model.disable_adapter() if adapted else nullcontext():
             return scorer(batch).logprobs
 
     return score
@@ -305,16 +289,13 @@ def optimizer_of(model: Any, settings: Settings) -> torch.optim.Optimizer:
         {"params": [one for one in trained if one.dim() < 2], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
+    betas = (settings.adam_beta1, settings.adam_beta2)
     if settings.optimizer == "adafactor":
         return Adafactor(groups, lr=settings.lr, scale_parameter=False, relative_step=False)
     if settings.optimizer == "adamw":
-        return torch.optim.AdamW(groups, lr=settings.lr, betas=settings.betas, eps=settings.eps, fused=True)
+        return torch.optim.AdamW(groups, lr=settings.lr, betas=betas, eps=settings.adam_eps, fused=True)
     with boundary(ConfigError, "making the optimizer adamw_8bit"):
         from importlib import import_module
 
         eight_bit: Any = import_module("bitsandbytes").optim.AdamW8bit
-        return eight_bit(groups, lr=settings.lr, betas=settings.betas, eps=settings.eps)
-
-
-def _mean(values: Sequence[float], counts: Sequence[int]) -> float:
-    return sum(value * count for value, count in zip(values, counts, strict=True)) / max(1, sum(counts))
+        return eight_bit(groups, lr=settings.lr, betas=betas, eps=settings.adam_eps)

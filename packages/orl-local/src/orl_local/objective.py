@@ -21,7 +21,7 @@ from orl_local.settings import Settings
 
 
 class Ids(Struct, kw_only=True):
-    """The trained ids of some rows, on the device of the model. `rollout`, int64 [N], is below `rollouts`.
+    """The trained ids of some rows. `rollout`, int64 [N], numbers the `rollouts` of the step.
 
     `old` is None if the weights are those that the step began with. `weight` and `drift` are None if all ids of each
     rollout are among these; else they are those of the whole rollout: the weight, and the mean of now - old.
@@ -37,16 +37,11 @@ class Ids(Struct, kw_only=True):
     drift: Tensor | None = None
 
 
-class Numbers(Struct, frozen=True, kw_only=True):
-    """Sums over ids, float32 []: what metrics are made of. `difference` is the one between engine and trainer."""
+def loss_of(now: Tensor, reference: Tensor | None, ids: Ids, settings: Settings) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the part of the loss that these ids make, [], whether each ratio was clipped and its KL divergence, [N].
 
-    loss: Tensor
-    clipped: Tensor
-    kl: Tensor
-
-
-def loss_of(now: Tensor, reference: Tensor | None, ids: Ids, settings: Settings) -> tuple[Tensor, Numbers]:
-    """Return the part of the loss that these ids make, and their numbers. `reference` are logprobs without training."""
+    `reference` are logprobs without training.
+    """
     algorithm, gained = settings.algorithm, ids.advantages
     old = now.detach() if ids.old is None else ids.old
     ratio = (now - old).exp()
@@ -65,8 +60,7 @@ def loss_of(now: Tensor, reference: Tensor | None, ids: Ids, settings: Settings)
     if reference is not None:
         kl = (reference - now).exp() - (reference - now) - 1  # k3: never negative
         value = value - settings.kl_coef * ratio * kl  # the ratio keeps it unbiased: ids are of the old weights
-    loss = -(ids.share * value).sum()
-    return loss, Numbers(loss=loss.detach(), clipped=clipped.sum(), kl=kl.detach().sum())
+    return -(ids.share * value).sum(), clipped, kl.detach()
 
 
 def weights_of(difference: Tensor, ids: Ids, settings: Settings) -> Tensor:

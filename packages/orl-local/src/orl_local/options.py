@@ -12,39 +12,22 @@ from msgspec import Meta
 from orl_core.config import TrainerConfig
 from orl_core.config.checked import Checked
 from orl_core.limits import Positive
+from orl_rollout.training import DEFAULTS as COURSE
 
 NAME = "local"
-RolloutEngine = Annotated[
-    str,
-    Meta(
-        pattern=r"^(auto|sglang|transformers|https?://[^@?#\s]*)\Z",
-        title="auto, sglang, transformers, or an address (http or https, without login and query)",
-    ),
-]
-Least = Annotated[float, Meta(ge=0)]
-DEFAULTS: Mapping[str, Any] = {
-    "lr_decay_style": "constant",
-    "weight_decay": 0.0,
-    "adam_beta1": 0.9,
-    "adam_beta2": 0.99,
-    "adam_eps": 1e-8,
-    "advantage_estimator": "grpo",
-    "n_samples": 16,
-    "rollout_batch_size": 8,
-    "num_rollout": 55,
-    "temperature": 1.0,
-    "save_interval": 10,
-}
+DEFAULTS: Mapping[str, Any] = {**COURSE, "adam_beta2": 0.99}
 
 
 class LocalOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Set the options of local, which trains on this machine."""
 
     engine: Annotated[
-        RolloutEngine,
+        str,
         Meta(
+            pattern=r"^(auto|sglang|transformers|https?://[^@?#\s]*)\Z",
+            title="auto, sglang, transformers, or an address (http or https, without login and query)",
             description="Engine of rollouts: sglang on the GPU that trains, transformers in the training process, or "
-            "the address of an SGLang that you serve. auto: sglang if it can run and the model is not tiny."
+            "the address of an SGLang that you serve. auto: sglang if it can run and the model is not tiny.",
         ),
     ] = "auto"
     lora_rank: Annotated[
@@ -63,13 +46,14 @@ class LocalOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Meta(description="How far a ratio may fall below 1; null: as the algorithm says."),
     ] = None
     clip_high: Annotated[
-        Least | None, Meta(description="How far a ratio may rise above 1; null: as the algorithm says.")
+        Annotated[float, Meta(ge=0)] | None,
+        Meta(description="How far a ratio may rise above 1; null: as the algorithm says."),
     ] = None
     kl_coef: Annotated[
-        Least, Meta(description="Weight of the KL divergence from the model that training began with.")
+        float, Meta(ge=0, description="Weight of the KL divergence from the model that training began with.")
     ] = 0.0
-    max_grad_norm: Annotated[Least, Meta(description="Greatest norm of a gradient; 0 does not clip.")] = 1.0
-    warmup: Annotated[Annotated[int, Meta(ge=0)], Meta(description="Updates until the learning rate is reached.")] = 3
+    max_grad_norm: Annotated[float, Meta(ge=0, description="Greatest norm of a gradient; 0 does not clip.")] = 1.0
+    warmup: Annotated[int, Meta(ge=0, description="Updates until the learning rate is reached.")] = 3
     checkpointing: Annotated[
         Literal["auto", "on", "off"],
         Meta(description="Compute activations again instead of keeping them; auto: if they need more than there is."),

@@ -5,22 +5,24 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, structs
 from orl_core.errors import ConfigError
+from orl_rollout.edge import interrupt
 from orl_rollout.gpus import Gpu, gpu_memory
 from orl_rollout.logs import logger_of
 from orl_rollout.memory.estimate import GIB, MemoryReport
 from orl_rollout.memory.model import ModelShape, config_of, shape_of
-from orl_rollout.run_folder.checkpoint import is_absent
+from orl_rollout.run_folder.checkpoint import Checkpoint, is_absent
 from orl_rollout.run_folder.contract import Plan, Run
-from orl_rollout.training.course import Schedule, plan_of, tasks_of
+from orl_rollout.training.course import Schedule, plan_of, schedule_of
 
-from orl_local.checkpoints import Start, check_start, order_of, start_of
+from orl_local.checkpoints import check_settings, checkpoint_to_load, order_of
 from orl_local.engine.engine_plan import EngineChoice, engine_of, split_options
-from orl_local.engine.open_engine import unready
+from orl_local.engine.sglang_control import SglangControl
 from orl_local.memory import fitted, held, report, sizes_of
 from orl_local.options import DEFAULTS, own_options
 from orl_local.settings import Settings, settings_of
@@ -31,22 +33,31 @@ logger = logger_of("orl")
 
 
 class Planned(Struct, frozen=True, kw_only=True):
-    """What a run is going to do. `base` is the checkpoint that is loaded, `described` its config.json.
+    """What a run is going to do. `base` is the checkpoint of the weights that are loaded, `described` its config.json.
+
+    `name` is the checkpoint of the tokenizer, and of the weights too, if they are not adapters that continue. It is the
+    folder of `start`, which a run continues. `order` is what two runs share.
 
     `shape` is None if orl does not know this kind of model. `releases` says that the engine gives its memory back while
     the trainer works.
     """
 
+    run: Run
     schedule: Schedule
     settings: Settings
     engine: EngineChoice
+    name: str
     base: str
     described: Mapping[str, Any]
     shape: ModelShape | None
     gpus: tuple[Gpu, ...]
     releases: bool
     order: Mapping[str, Any]
-    start: Start | None
+    start: Checkpoint | None
+
+    def memory(self) -> MemoryReport:
+        """Return the estimate of the memory of the run."""
+        return report(self.run.config, self.settings, self.described, self.gpus, self.engine.memory_share)
 
 
 def planned(run: Run) -> Planned:
@@ -56,33 +67,30 @@ def planned(run: Run) -> Planned:
         ConfigError: a setting, the model or the tasks cannot be used.
     """
     config, own = run.config, own_options(run.config.trainer)
-    name = config.trainer.load or config.trainer.model
+    trainer = config.trainer.with_defaults(DEFAULTS)
+    name = str(Path(trainer.load).expanduser()) if trainer.load else trainer.model
     if not name:
         raise ConfigError("trainer.model is not set. Give --model: a checkpoint's folder, or a name on a model hub")
-    before = check_start(config.trainer.load)
-    base = before.model if before and own.lora_rank else name
+    start = checkpoint_to_load(trainer.load)
+    base = start.model if start and own.lora_rank else name
     described = _described(base)
     shape = _shape(described)
     parameters = shape.parameters if shape else None
-    _, words = split_options(config.trainer.own_flags, run.extra)
+    sglang, words = split_options(trainer.own_flags, run.extra)
     settings = settings_of(config, parameters, words)
-    engine, gpus = engine_of(run, parameters), gpu_memory()[:1]
+    engine, gpus = engine_of(own.engine, parameters, sglang), gpu_memory()[:1]
     settings, releases = fitted(config, settings, shape, gpus, engine.memory_share or 0.0)
-    trainer = config.trainer.with_defaults(DEFAULTS)
-    tasks, held_out = tasks_of(run, trainer.rollout_batch_size or 0)
-    order = order_of(config, settings, [task.key for task in tasks])
-    start = start_of(config, order)
+    schedule = schedule_of(run, trainer, settings.algorithm.advantage, None)
+    filled = structs.replace(config, trainer=trainer)
+    order = order_of(filled, settings, schedule.tasks)
+    if start:
+        check_settings(filled, start, order)
     return Planned(
-        schedule=Schedule(
-            trainer=trainer,
-            estimator=settings.algorithm.advantage,
-            tasks=tasks,
-            held_out=held_out,
-            done=start.step if start else 0,
-            save_seconds=None,
-        ),
+        run=run,
+        schedule=structs.replace(schedule, done=start.step or 0 if start else 0),
         settings=settings,
         engine=engine,
+        name=name,
         base=base,
         described=described,
         shape=shape,
@@ -93,17 +101,24 @@ def planned(run: Run) -> Planned:
     )
 
 
-def check_memory(run: Run, plan: Planned) -> None:
-    """Refuse a run that cannot fit on the GPU, before its model is loaded; warn of one that may outgrow it.
+def check(plan: Planned) -> None:
+    """Refuse a run whose engine is away, or that cannot fit on the GPU; warn of one that may outgrow it.
 
     Raises:
-        ConfigError: it cannot.
+        ConfigError: it cannot begin.
     """
-    estimate = report(run.config, plan.settings, plan.described, plan.gpus, plan.engine.memory_share)
-    if estimate.problems:
-        raise ConfigError(estimate.problems[0])
+    estimate = plan.memory()
+    for problem in filter(None, (unready(plan.engine.url), *estimate.problems)):
+        raise ConfigError(problem)
     for note in estimate.notes:
         logger.warning("%s", note)
+
+
+def unready(url: str) -> str:
+    """Return what is wrong with the SGLang at the address `url`; "" if it is ready, or if there is no address."""
+    if not url or interrupt.run(SglangControl(url).healthy()):
+        return ""
+    return f"trainer.local.engine {url}: no SGLang is ready there. Start it, or give another address"
 
 
 def plan_run(run: Run) -> Plan:
@@ -115,7 +130,7 @@ def plan_run(run: Run) -> Plan:
     kept = "computed again" if settings.recompute else "kept"
     lines = (
         f"would train {plan.base} with local, on {run.task_data}{f': {flags}' if flags else ''}",
-        f"continues {start.folder} after step {start.step}" if start else "",
+        f"continues {plan.name} after step {start.step}" if start else "",
         f"{settings.steps} steps of {trainer.rollout_batch_size} x {trainer.n_samples} rollouts, "
         f"{settings.updates} updates each",
         f"learning rate {settings.lr:g}" if trainer.lr or plan.shape else "",
@@ -125,28 +140,27 @@ def plan_run(run: Run) -> Plan:
     unseen = "" if plan.described else f"not checked: the model {plan.base}, which is not on this machine yet"
     memory = disk = MemoryReport()
     if plan.described:
-        memory = report(run.config, settings, plan.described, plan.gpus, plan.engine.memory_share)
-        disk = disk_report(run, plan)
+        memory, disk = plan.memory(), disk_report(plan)
     problems, notes = (unready(plan.engine.url), *memory.problems), (unseen, *memory.notes, *disk.notes)
     table = "\n".join(filter(None, (memory.table, disk.table)))
     return structs.replace(plan_of(run, lines, str(plan.engine), problems, notes), memory=table)
 
 
-def disk_report(run: Run, plan: Planned) -> MemoryReport:
+def disk_report(plan: Planned) -> MemoryReport:
     """Return one line on the disk for checkpoints, and a note if it does not suffice.
 
     The older one of those that are kept goes after the newer one is whole, so there is one more while it is written.
     """
     if plan.shape is None:  # the estimate of memory says it
         return MemoryReport()
-    size = held(plan.shape, sizes_of(run.config, plan.settings, gpu=bool(plan.gpus))).total
+    size = held(plan.shape, sizes_of(plan.run.config, plan.settings, gpu=bool(plan.gpus))).total
     saves = math.ceil(plan.settings.steps / (plan.schedule.trainer.save_interval or 1))
-    kept = min(own_options(run.config.trainer).save_total_limit, saves)
+    kept = min(own_options(plan.run.config.trainer).save_total_limit, saves)
     needed = (kept + 1) * size
-    folder = run.folder.absolute()
+    folder = plan.run.folder.absolute()
     free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
     line = f"checkpoints need {_told(needed)} of disk: {kept} kept and one more, {_told(size)} each"
-    note = f"{line}; the disk of {run.folder} has {_told(free)} free. Make room, or lower --save-total-limit"
+    note = f"{line}; the disk of {plan.run.folder} has {_told(free)} free. Make room, or lower --save-total-limit"
     return MemoryReport(table=f"{line}; {_told(free)} are free", notes=(note,) if needed > free else ())
 
 
@@ -160,20 +174,18 @@ def _described(name: str) -> Mapping[str, Any]:
     if not folder.is_dir():
         if is_absent(name):
             raise ConfigError(f"trainer.model {name}: no such folder. Give --model a checkpoint's folder")
-        try:
+        with suppress(ConfigError):
             return config_of(name)
-        except ConfigError:
-            return {}
+        return {}
     if not any(file for pattern in WEIGHTS for file in folder.glob(pattern)):
         raise ConfigError(f"trainer.model {name}: no weights ({', '.join(WEIGHTS)}) are in it")
     return config_of(str(folder))
 
 
 def _shape(described: Mapping[str, Any]) -> ModelShape | None:
-    try:
-        return shape_of(described) if described else None
-    except ConfigError:
-        return None
+    with suppress(ConfigError):
+        return shape_of(described)
+    return None
 
 
 def _told(size: int) -> str:

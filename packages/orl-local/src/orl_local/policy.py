@@ -12,56 +12,31 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from orl_core.errors import EngineError, OrlError
 from orl_rollout.edge import interrupt
 from orl_rollout.edge.children import ended
-from orl_rollout.loop.engine import Engine
 from orl_rollout.training.rows import Row
 
-from orl_local.engine.served_engine import Worker
-from orl_local.rank_job import STOP, Job
+from orl_local.engine.served_engine import ServedEngine, Worker
 
 if TYPE_CHECKING:
     from orl_local.engine.in_process_engine import InProcessEngine
     from orl_local.rank import Rank
 
 
-class TrainingEngine(Protocol):
-    """The engine of a training run. It samples with the weights that were published last."""
-
-    def client(self) -> Engine:
-        """Return the engine that rollouts ask."""
-        ...
-
-    async def publish(self, version: str) -> Mapping[str, float]:
-        """Sample with the weights as they are, under the name `version`. Return metrics."""
-        ...
-
-    async def release(self) -> None:
-        """Let the trainer have the memory until the next `publish`."""
-        ...
-
-
 class LocalPolicy:
-    """See `orl_rollout.training.policy.Policy`."""
+    """The weights of `worker` and the engine that samples with them; see `orl_rollout.training.policy.Policy`."""
 
-    def __init__(self, worker: Worker, engine: TrainingEngine) -> None:
-        self._worker, self._engine = worker, engine
+    def __init__(self, worker: Worker, engine: ServedEngine | InProcessEngine) -> None:
+        self._worker, self._release = worker, engine.release
+        self.publish, self.engine = engine.publish, engine.client
 
     async def update(self, rows: Sequence[Row], step: int) -> Mapping[str, float]:
         """Make the updates of a step where the weights are."""
-        await self._engine.release()
+        await self._release()
         return await self._uncut(2, "update", list(rows), step)
-
-    async def publish(self, version: str) -> Mapping[str, float]:
-        """Let the engine have the weights."""
-        return await self._engine.publish(version)
-
-    def engine(self) -> Engine:
-        """Return the engine of rollouts."""
-        return self._engine.client()
 
     async def save(self, folder: Path, step: int) -> None:
         """Write the checkpoint after `step` steps. Signals wait until it is whole, and the Course obeys them then."""
@@ -99,12 +74,15 @@ class Here:
 
 
 class Child:
-    """A rank in a process of its own, used as `async with`; it starts with the block. See `Worker`."""
+    """A rank in a process of its own, used as `async with`; it starts with the block. See `Worker`.
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    The first call is `begin`, with the plan. It loads the weights on the CPU: a server that starts takes its share of
+    the GPU's memory first.
+    """
+
+    def __init__(self) -> None:
         self._life, self._asking = ExitStack(), asyncio.Lock()
-        self._answer: asyncio.Future[Any] | None = None
+        self._asked: asyncio.Future[Any] | None = None
 
     async def __aenter__(self) -> Child:
         self._pipe, its = Pipe()
@@ -119,13 +97,8 @@ class Child:
 
     async def __aexit__(self, *exc: object) -> None:
         self._life.close()
-        if self._answer is not None:  # of a question that nobody waits for
-            await asyncio.wait({self._answer})
-            self._answer.exception()
-
-    async def begin(self) -> None:
-        """Load the weights on the CPU: a server that starts takes its share of the GPU's memory first."""
-        await self.call("begin", self._job)
+        if self._asked is not None:  # a question that nobody waits for
+            await asyncio.gather(self._asked, return_exceptions=True)
 
     async def call(self, name: str, *arguments: Any) -> Any:
         """Ask the child, and wait.
@@ -133,24 +106,23 @@ class Child:
         Raises:
             EngineError: the child died.
         """
+        self._asked = asyncio.ensure_future(self._ask(name, arguments))
+        return await asyncio.shield(self._asked)
+
+    async def _ask(self, name: str, arguments: Sequence[Any]) -> Any:
+        """Ask, one question after the other. An answer is taken even if nobody waits for it any more."""
         async with self._asking:
-            if self._answer is not None:  # of a question that nobody waits for any more
-                await asyncio.wait({self._answer})
             try:
                 self._pipe.send((name, arguments))
-                self._answer = asyncio.wrap_future(interrupt.on_thread(self._pipe.recv, "the training process"))
-                kind, answer = await asyncio.shield(self._answer)
+                answer = await asyncio.wrap_future(interrupt.on_thread(self._pipe.recv, "the training process"))
             except (OSError, OrlError) as fault:
                 code = self._process.poll()
                 raise EngineError(f"the training process died in `{name}`, exit code {code}: {fault}") from fault
-            self._answer = None
-        if kind is interrupt.Interrupted:
-            raise asyncio.CancelledError
-        if kind is not None:
-            raise kind(answer)
+        if isinstance(answer, BaseException):
+            raise answer
         return answer
 
     def stop(self) -> None:
         """Let the child stop its update, if nothing of it is applied yet."""
         with suppress(OSError):  # it died
-            self._pipe.send((STOP, ()))
+            self._pipe.send(("stop", ()))

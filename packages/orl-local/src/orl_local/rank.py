@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -24,17 +25,18 @@ from orl_core.errors import ConfigError, OrlError, boundary
 from orl_rollout.edge.interrupt import SIGNALS, Interrupted
 from orl_rollout.edge.secrets import Scrubber
 from orl_rollout.logs import keep_out
-from orl_rollout.tokenizer.pretrained import load_pretrained
+from orl_rollout.run_folder.checkpoint import lasting_name
 from orl_rollout.training.rows import Row
 
 from orl_local.checkpoints import STATE, note, whole
 from orl_local.engine.local_model import load_model, on_device
-from orl_local.engine.lora import base_of, load_adapter, policy_weights, save_adapter, with_adapters
+from orl_local.engine.lora import base_of, load_adapter, policy_weights, with_adapters
 from orl_local.engine.served_engine import Server
 from orl_local.engine.sglang_control import SglangControl
-from orl_local.engine.weights import WeightSender, fingerprints, named_as_saved, write_weights
+from orl_local.engine.weights import WeightSender, fingerprints, named_as_saved, save_policy
 from orl_local.learner import Learner
-from orl_local.rank_job import STOP, Job
+from orl_local.options import own_options
+from orl_local.planning import Planned
 
 PARENT_SECONDS = 0.2  # between two looks whether the parent lives
 
@@ -42,9 +44,9 @@ PARENT_SECONDS = 0.2  # between two looks whether the parent lives
 class Rank:
     """The weights of one run. `check` as in Learner."""
 
-    def __init__(self, job: Job, check: Callable[[], None]) -> None:
-        self._job, self._check = job, check
-        self._loaded: Any = load_model(job.base, frozen=job.settings.lora_rank is not None)
+    def __init__(self, plan: Planned, check: Callable[[], None]) -> None:
+        self._plan, self._check = plan, check
+        self._loaded: Any = load_model(plan.base, frozen=plan.settings.lora_rank is not None)
         self._sender: WeightSender | None = None
 
     def place(self) -> int:
@@ -53,30 +55,22 @@ class Rank:
         Raises:
             ConfigError: the checkpoint cannot be continued.
         """
-        job, settings, model = self._job, self._job.settings, on_device(self._loaded)
+        settings, start, model = self._plan.settings, self._plan.start, on_device(self._loaded)
+        folder = Path(self._plan.name)
         parameters = int(model.num_parameters())
         torch.manual_seed(settings.seed)  # for new adapters
         if settings.lora_rank:
             model = with_adapters(model, settings.lora_rank)
-            if job.start:
-                load_adapter(model, job.start.folder)
-        first = job.start and settings.kl_coef and not settings.lora_rank  # what the KL divergence is measured from
-        self.learner = Learner(model, settings, self._check, on_device(load_model(job.model)) if first else None)
-        if job.start:
-            with boundary(ConfigError, f"reading {job.start.folder / STATE}"):
-                state = torch.load(job.start.folder / STATE, map_location=model.device, weights_only=True)
+            if start:
+                load_adapter(model, folder)
+        first = start.model if start and settings.kl_coef and not settings.lora_rank else ""  # KL is measured from it
+        self.learner = Learner(model, settings, self._check, on_device(load_model(first)) if first else None)
+        if start:
+            with boundary(ConfigError, f"reading {folder / STATE}"):
+                state = torch.load(folder / STATE, map_location=model.device, weights_only=True)
                 self.learner.restore(state["optimizer"], state["schedule"])
+        self.model: Any = model
         return parameters
-
-    @property
-    def model(self) -> Any:
-        """The model that trains."""
-        return self.learner.model
-
-    @property
-    def served(self) -> Any:
-        """The model as engine: with its adapters, if it has any."""
-        return base_of(self.model)
 
     def update(self, rows: list[Row], step: int) -> dict[str, float]:
         """See `Learner.update`."""
@@ -88,15 +82,12 @@ class Rank:
         Raises:
             OrlError: it cannot be written. Nothing of it is left.
         """
-        with whole(folder, self._job.kept) as fresh:
-            write_weights(self.model, fresh)
-            save_adapter(self.model, fresh)
-            tokenizer = load_pretrained(self._job.name)
-            tokenizer.chat_template = self._job.config.chat_template or tokenizer.chat_template
-            tokenizer.save_pretrained(str(fresh))
+        plan = self._plan
+        with whole(folder, own_options(plan.run.config.trainer).save_total_limit) as fresh:
+            save_policy(self.model, plan.name, plan.run.config.chat_template, fresh)
             states = {"optimizer": self.learner.optimizer.state_dict(), "schedule": self.learner.schedule.state_dict()}
             torch.save(states, fresh / STATE)
-            note(fresh, folder, self._job.model, self._job.order, step)
+            note(fresh, folder, plan.start.model if plan.start else lasting_name(plan.name), plan.order, step)
 
     def send(self, server: Server, version: str) -> dict[str, int]:
         """Send the weights to SGLang, and return their fingerprints.
@@ -106,7 +97,7 @@ class Rank:
         """
         sent = self.fingerprints()
         if self._sender is None:
-            handles = server.handles and torch.cuda.is_available() and named_as_saved(base_of(self.model))
+            handles = server.own and torch.cuda.is_available() and named_as_saved(base_of(self.model))
             self._sender = WeightSender(SglangControl(server.url), server.folder, handles=handles)
         asyncio.run(self._sender.send(self.model, version))
         if torch.cuda.is_available():
@@ -123,7 +114,10 @@ class Rank:
 
 
 def main(descriptor: int, parent: int) -> None:
-    """Serve the parent at the other end of the pipe `descriptor` until it closes the pipe."""
+    """Serve the parent at the other end of the pipe `descriptor` until it closes the pipe.
+
+    Each call has one answer: what the method returns or raises. The first call brings the plan.
+    """
     threading.Thread(target=partial(_end_with, parent), name="orl-parent", daemon=True).start()
     pipe = cast("Connection[Any, Any]", Connection(descriptor))
 
@@ -131,28 +125,25 @@ def main(descriptor: int, parent: int) -> None:
         if pipe.poll():
             raise Interrupted(SIGNALS[0])
 
+    def begin(plan: Planned) -> None:
+        nonlocal rank
+        keep_out(Scrubber.of(plan.run.config))
+        rank = Rank(plan, check)
+
     rank: Rank | None = None
-    while True:
-        try:
+    with suppress(EOFError):
+        while True:
             name, arguments = pipe.recv()
-        except EOFError:
-            return
-        if name == STOP:
-            continue
-        try:
-            with boundary(OrlError, "a bug in orl"):
-                if rank is None:
-                    (job,) = arguments
-                    keep_out(Scrubber.of(job.config))
-                    rank, answer = Rank(job, check), None
-                else:
-                    answer = getattr(rank, name)(*arguments)
-        except OrlError as fault:
-            pipe.send((type(fault), str(fault)))
-        except Interrupted:
-            pipe.send((Interrupted, ""))
-        else:
-            pipe.send((None, answer))
+            if name == "stop":  # it came too late
+                continue
+            try:
+                with boundary(OrlError, "a bug in orl"):
+                    answer = getattr(rank, name)(*arguments) if rank else begin(*arguments)
+            except OrlError as fault:
+                answer = type(fault)(str(fault))
+            except Interrupted:
+                answer = asyncio.CancelledError()
+            pipe.send(answer)
 
 
 def _end_with(parent: int) -> None:

@@ -7,12 +7,16 @@ the Course has the main thread, and torch a process of its own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import CancelledError
-from contextlib import AsyncExitStack, suppress
-from typing import Any, TypeAlias
+from contextlib import AsyncExitStack, contextmanager, suppress
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
-from orl_core.errors import ConfigError, OrlError
+from orl_core.config.limits import context_tokens_of
 from orl_rollout.edge import interrupt
 from orl_rollout.logs import say
 from orl_rollout.loop.engine import Engine
@@ -20,69 +24,64 @@ from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.run_folder.tracking import Report, reporting
 from orl_rollout.runtime.runtime import RolloutRequest
+from orl_rollout.sglang.client import Timeouts
 from orl_rollout.training.course import Course, OpenPlayer, Record, runtime_of
 from orl_rollout.training.play import Player
 
-from orl_local.engine.loop_thread import LoopThread
-from orl_local.engine.open_engine import open_engine, unready
-from orl_local.options import own_options
-from orl_local.planning import Planned, check_memory, planned
+from orl_local.engine.engine_plan import graph_options
+from orl_local.engine.served_engine import ServedEngine, Server, Worker, started
+from orl_local.engine.sglang_process import Launch
+from orl_local.planning import Planned, check, planned
 from orl_local.policy import Child, Here, LocalPolicy
-from orl_local.rank_job import Job, job_of
 
 PACKAGES = ("torch", "transformers", "peft", "openreward", "orl-core", "orl-rollout", "orl-local")
-Gone: TypeAlias = asyncio.Future[None] | None
+Drive = Callable[..., Coroutine[Any, Any, None]]  # `_course`, but for its first three arguments
 
 
-def train(run: Run, open_player: OpenPlayer | None = None) -> None:
+def train(run: Run, open_player: OpenPlayer = runtime_of) -> None:
     """See `orl_local.train`. `open_player` opens the player: that of the run, or a test's."""
     with interrupt.listening():
         plan = planned(run)
         say(str(plan.engine))
-        if fault := unready(plan.engine.url):
-            raise ConfigError(fault)
-        check_memory(run, plan)
+        check(plan)
         interrupt.check()
-        job = job_of(
-            run.config, plan.settings, plan.order, plan.start, own_options(run.config.trainer).save_total_limit
-        )
         with reporting(run) as report, interrupt.patient():
             drive = _train_here if plan.engine.engine == "transformers" else _train_beside
-            drive(run, plan, job, _Open(run, open_player or runtime_of, report))
+            drive(plan, partial(_course, plan, open_player, report))
 
 
-class _Open:
-    """What both ways of a run share: its player, its files, its reports."""
+async def _course(
+    plan: Planned,
+    open_player: OpenPlayer,
+    report: Report,
+    policy: LocalPolicy,
+    parameters: int,
+    gone: asyncio.Future[None] | None = None,
+) -> None:
+    """Run the Course of an open `policy`. Rollouts end at once when its engine is `gone` for good."""
+    run, facts = plan.run, dict[str, Any](model_params=parameters)
+    if plan.start:
+        say(f"continues {plan.name} after step {plan.start.step}")
+        facts |= {"resumed_from": plan.name, "resumed_step": plan.start.step}
+    record = Record(run, PACKAGES, facts, report)
+    async with open_player(run, plan.name) as player:
+        guarded = _Guarded(player, gone) if gone else player
+        await Course(run, plan.schedule, policy, guarded, record).run()
 
-    def __init__(self, run: Run, open_player: OpenPlayer, report: Report) -> None:
-        self.run, self.open_player, self.report = run, open_player, report
 
-    async def course(self, plan: Planned, job: Job, policy: LocalPolicy, facts: Mapping[str, Any], gone: Gone) -> None:
-        """Run the Course of an open `policy`."""
-        start = plan.start
-        resumed = {"resumed_from": str(start.folder), "resumed_step": start.step} if start else {}
-        if start:
-            say(f"continues {start.folder} after step {start.step}")
-        record = Record(self.run, PACKAGES, lambda: {**facts, **resumed})
-        async with self.open_player(self.run, job.name) as player:
-            guarded = player if gone is None else _Guarded(player, gone)
-            await Course(self.run, plan.schedule, policy, guarded, record, self.report).run()
-
-
-def _train_here(run: Run, plan: Planned, job: Job, opened: _Open) -> None:
+def _train_here(plan: Planned, course: Drive) -> None:
     """Serve engine and weights on this thread while the Course runs on another."""
-    from orl_local.engine.in_process_engine import InProcessEngine
+    from orl_local.engine.in_process_engine import InProcessEngine, loop_thread
+    from orl_local.engine.lora import base_of
     from orl_local.rank import Rank
 
-    rank = Rank(job, interrupt.check)
+    rank = Rank(plan, interrupt.check)
     parameters = rank.place()
     interrupt.check()
-    engine = InProcessEngine(rank.served)
+    engine = InProcessEngine(base_of(rank.model))
     policy = LocalPolicy(Here(rank, engine), engine)
-    with LoopThread() as loop:
-        course = opened.course(plan, job, policy, {"model_params": parameters}, None)
-        with suppress(CancelledError):
-            engine.serve(until=loop.submit(interrupt.cancelled(course)), check=_second_signal)
+    with loop_thread() as submit, suppress(CancelledError):
+        engine.serve(until=submit(interrupt.cancelled(course(policy, parameters))), check=_second_signal)
     interrupt.check()
 
 
@@ -92,21 +91,46 @@ def _second_signal() -> None:
         interrupt.check()
 
 
-def _train_beside(run: Run, plan: Planned, job: Job, opened: _Open) -> None:
+def _train_beside(plan: Planned, course: Drive) -> None:
     """Run the Course on this thread, with the weights in a child, next to an SGLang."""
 
     async def train_now() -> None:
         async with AsyncExitStack() as opening:
-            child = await opening.enter_async_context(Child(job))
-            served = opening.enter_context(
-                open_engine(run, plan.engine, plan.base, plan.described, child, releases=plan.releases)
-            )
-            engine, _ = await asyncio.gather(opening.enter_async_context(served), child.begin())
-            parameters = await child.call("place")
-            policy = LocalPolicy(child, engine)
-            await opened.course(plan, job, policy, {"model_params": parameters}, engine.gone)
+            child = await opening.enter_async_context(Child())
+            served = opening.enter_context(open_engine(plan, child))
+            engine, _ = await asyncio.gather(opening.enter_async_context(served), child.call("begin", plan))
+            await course(LocalPolicy(child, engine), await child.call("place"), engine.gone)
 
     interrupt.run(train_now())
+
+
+@contextmanager
+def open_engine(plan: Planned, rank: Worker) -> Generator[ServedEngine]:
+    """Start the SGLang of a run, if it is not at an address, and yield its engine, which is to be entered.
+
+    The memory of the GPU that SGLang takes is a share of what is free when it starts, so the rank loads the model on
+    the CPU before. SGLang does not start with a longer context than the model was made for.
+    """
+    run, trainer, options = plan.run, plan.schedule.trainer, plan.engine.options
+    text = plan.described.get("text_config") or plan.described
+    context = context_tokens_of(run.config)
+    context = min(context, text.get("max_position_embeddings") or context)
+    with TemporaryDirectory(prefix="weights-", dir=run.folder.absolute(), ignore_cleanup_errors=True) as folder:
+        if plan.engine.url:
+            patience = Timeouts(retry=run.config.rollout.patience)
+            server = Server(url=plan.engine.url, context_tokens=context, folder=Path(folder), timeouts=patience)
+            yield ServedEngine(rank, server)
+            return
+        rollouts = (trainer.rollout_batch_size or 1) * plan.schedule.group_size
+        launch = Launch(
+            model=plan.base,
+            context_tokens=context,
+            seed=trainer.seed,
+            memory_saver=plan.releases and find_spec("torch_memory_saver") is not None,
+            extra=(*graph_options(rollouts, options), *options),
+        )
+        with started(run, launch, Path(folder), rank) as engine:
+            yield engine
 
 
 class _Guarded:
@@ -128,6 +152,6 @@ class _Guarded:
                 self._gone.result()
         finally:
             playing.cancel()
-            with suppress(asyncio.CancelledError, OrlError):
+            with suppress(asyncio.CancelledError):
                 await asyncio.wait({playing})
         return playing.result()

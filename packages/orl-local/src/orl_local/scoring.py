@@ -15,7 +15,7 @@ from orl_core.errors import ConfigError
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from orl_local.batch import Batch, Member, batch_of
+from orl_local.batch import Batch
 from orl_local.engine.lora import base_of
 
 CHUNK = 3 << 23  # logits that are computed at once
@@ -49,8 +49,8 @@ class Scorer:
     def __call__(self, batch: Batch) -> Scores:
         """Return the scores of the trained ids of `batch`, in its order."""
         with self.precision():
-            hidden, output = self._hidden(batch)
-            hidden, targets = hidden[batch.row, batch.column - 1], batch.targets
+            hidden, output = self._hidden(batch.token_ids, batch.mask)
+            hidden, targets = hidden[batch.row, batch.column - 1], batch.token_ids[batch.row, batch.column]
             size = max(1, CHUNK // self._head.weight.shape[0])
             pieces = zip(hidden.split(size), targets.split(size), strict=True)
             whole = len(targets) <= size or not torch.is_grad_enabled()
@@ -66,7 +66,7 @@ class Scorer:
         """Compute in bf16 on a GPU. Each weight is cast once while the outermost block runs, so it must not change."""
         return torch.autocast("cuda", torch.bfloat16, enabled=self._model.device.type == "cuda")
 
-    def _hidden(self, batch: Batch) -> tuple[Tensor, Any]:
+    def _hidden(self, token_ids: Tensor, mask: Tensor) -> tuple[Tensor, Any]:
         """Return the last hidden states [B, T, H], and the output of the model for one position of each row."""
         taken: list[Tensor] = []
 
@@ -75,9 +75,9 @@ class Scorer:
             return (inputs[0][:, :1], *inputs[1:])
 
         hook = self._head.register_forward_pre_hook(take)
-        more: dict[str, Any] = {"output_router_logits": True, "attention_mask": batch.mask} if self.routes else {}
+        more: dict[str, Any] = {"output_router_logits": True, "attention_mask": mask} if self.routes else {}
         try:
-            output = self._model(input_ids=batch.token_ids, use_cache=False, **more)
+            output = self._model(input_ids=token_ids, use_cache=False, **more)
         finally:
             hook.remove()
         return taken[0], output
@@ -100,10 +100,9 @@ class Scorer:
     @torch.no_grad()
     def _check(self) -> None:
         """Refuse a model whose own logits are others: those of one id are computed in both ways."""
-        one = Member(ids=(1,), places=[], advantages=[], sampled=[], share=0.0, rollout=0, alone=True)
-        batch = batch_of([one], self._model.device)
+        one = torch.ones(1, 1, dtype=torch.long, device=self._model.device)
         with self.precision():
-            hidden, output = self._hidden(batch)
+            hidden, output = self._hidden(one, one)
             own, its = self._logits(hidden[0]), output.logits[0].float()
         scale = float((own * its).sum() / (own * own).sum())
         self._scale = scale if abs(scale - 1) > CHECKED else 1.0  # some models multiply by a constant

@@ -5,15 +5,17 @@ What cannot be obeyed is refused here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from typing import Any
 
 from msgspec import Struct, structs
 from orl_core.config import RunConfig
 from orl_core.errors import ConfigError
 from orl_core.text import did_you_mean
 
-from orl_local.algorithm import Algorithm, algorithm_named
+from orl_local.algorithm import ALGORITHMS, Algorithm, algorithm_named
 from orl_local.options import DEFAULTS, LocalOptions, own_options
 
 TINY = 10_000_000  # parameters
@@ -21,56 +23,53 @@ TINY_LR, REAL_LR = 4e-4, 1e-6  # a tiny model needs large steps, which would rui
 LORA_LR = 10  # times: adapters need larger steps than the weights that they change
 CAP = 3.0  # of the correction
 TOKENS = 8192  # ids of a micro-batch, unless a GPU says how many fit
-BETA_OPTIONS = ("adam_beta1", "adam_beta2", "adam_eps")
-# Fields of TRL's GRPOConfig, which `trainer.flags` had before, and the options for them.
+# Options, and fields of TRL's GRPOConfig that say the same, which `trainer.flags` had before.
 MOVED: Mapping[str, str] = {
-    "beta": "--kl-coef",
-    "epsilon": "--clip-low",
-    "epsilon_high": "--clip-high",
-    "gradient_accumulation_steps": "--updates",
-    "gradient_checkpointing": "--checkpointing",
-    "activation_checkpointing": "--checkpointing",
-    "importance_sampling_level": "--advantage-estimator gspo",
-    "learning_rate": "--lr",
-    "loss_type": "--advantage-estimator",
-    "lr_scheduler_type": "--lr-decay-style",
-    "max_grad_norm": "--max-grad-norm",
-    "num_iterations": "--updates",
-    "optim": "--optimizer",
-    "per_device_train_batch_size": "--max-tokens-per-gpu",
-    "save_total_limit": "--save-total-limit",
-    "steps_per_generation": "--updates",
-    "vllm_importance_sampling_clip_max": "--correction-cap",
-    "vllm_importance_sampling_correction": "--correction off",
-    "vllm_importance_sampling_mode": "--correction",
-    "warmup_steps": "--warmup",
+    "--advantage-estimator": "loss_type",
+    "--advantage-estimator gspo": "importance_sampling_level",
+    "--checkpointing": "gradient_checkpointing activation_checkpointing",
+    "--clip-high": "epsilon_high",
+    "--clip-low": "epsilon",
+    "--correction": "vllm_importance_sampling_mode",
+    "--correction off": "vllm_importance_sampling_correction",
+    "--correction-cap": "vllm_importance_sampling_clip_max",
+    "--kl-coef": "beta",
+    "--lr": "learning_rate",
+    "--lr-decay-style": "lr_scheduler_type",
+    "--max-grad-norm": "max_grad_norm",
+    "--max-tokens-per-gpu": "per_device_train_batch_size",
+    "--optimizer": "optim",
+    "--save-total-limit": "save_total_limit",
+    "--updates": "gradient_accumulation_steps num_iterations steps_per_generation",
+    "--warmup": "warmup_steps",
 }
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """Everything that an update depends on, but for weights and rows.
+    """Everything that an update depends on, but for weights and rows: options by their names, and more.
 
     `steps` are those of the whole run, `updates` those of one step. `turn_tokens` is the constant of a constant mean.
     `tokens` are the ids of a micro-batch with padding, `recompute` says that activations are computed again.
     """
 
-    algorithm: Algorithm
-    lr: float
-    decay: str
-    warmup: int
-    betas: tuple[float, float]
-    eps: float
-    weight_decay: float
-    optimizer: str
     steps: int
-    updates: int
-    max_grad_norm: float
-    kl_coef: float
-    correction: str
-    correction_cap: float
-    temperature: float
-    turn_tokens: int
-    max_logprob_difference: float
+    lr: float
+    algorithm: Algorithm = ALGORITHMS["grpo"]
+    lr_decay_style: str = "constant"
+    warmup: int = 0
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.99
+    adam_eps: float = 1e-8
+    weight_decay: float = 0.0
+    optimizer: str = "adamw"
+    updates: int = 1
+    max_grad_norm: float = 1.0
+    kl_coef: float = 0.0
+    correction: str = "off"
+    correction_cap: float = CAP
+    temperature: float = 1.0
+    turn_tokens: int = 1
+    max_logprob_difference: float = math.inf
     seed: int = 0
     lora_rank: int | None = None
     tokens: int = TOKENS
@@ -88,64 +87,51 @@ def settings_of(config: RunConfig, parameters: int | None, words: Sequence[str] 
     for word in words:
         _refuse(word)
     trainer, own = config.trainer.with_defaults(DEFAULTS), own_options(config.trainer)
-    algorithm = _bounded(algorithm_named(trainer.advantage_estimator or ""), own)
-    if (trainer.n_samples or 0) < 2:
-        raise ConfigError("`n_samples` is 1, and a rollout is compared with its group: give 2 or more (--n-samples)")
-    if config.turn_advantages and algorithm.ratio == "sequence":
-        raise ConfigError("`turn_advantages` gives each id its own advantage, and gspo has one ratio. Use grpo")
-    if own.correction == "off" and own.correction_cap is not None:
-        raise ConfigError("`correction_cap` is set, and `correction` is off. Remove one of them")
-    _check_optimizer(config, own)
+    algorithm = algorithm_named(trainer.advantage_estimator or "")
+    _check(config, algorithm, own)
     rollouts = (trainer.rollout_batch_size or 1) * (trainer.n_samples or 1)
     tiny = parameters is not None and parameters < TINY
-    rate = TINY_LR if tiny else REAL_LR * (LORA_LR if own.lora_rank else 1)
-    return Settings(
-        algorithm=algorithm,
-        lr=trainer.lr or rate,
-        decay=trainer.lr_decay_style or "constant",
-        warmup=own.warmup,
-        betas=(trainer.adam_beta1 or 0.0, trainer.adam_beta2 or 0.0),
-        eps=trainer.adam_eps or 0.0,
-        weight_decay=trainer.weight_decay or 0.0,
-        optimizer=own.optimizer,
-        steps=trainer.num_rollout or 0,
-        updates=own.updates or (1 if rollouts % 2 else 2),
-        max_grad_norm=own.max_grad_norm,
-        kl_coef=own.kl_coef,
-        correction=own.correction,
-        correction_cap=own.correction_cap or CAP,
-        temperature=trainer.temperature or 1.0,
-        turn_tokens=config.rollout.turn_tokens,
-        max_logprob_difference=trainer.max_logprob_difference,
-        seed=trainer.seed,
-        lora_rank=own.lora_rank,
-        tokens=trainer.max_tokens_per_gpu or TOKENS,
-        recompute=own.checkpointing == "on",
-    )
+    options = {**structs.asdict(trainer), **structs.asdict(own)}
+    chosen: dict[str, Any] = {
+        **{name: options[name] for name in Settings.__struct_fields__ if options.get(name) is not None},
+        "algorithm": _bounded(algorithm, own),
+        "steps": trainer.num_rollout,
+        "lr": trainer.lr or (TINY_LR if tiny else REAL_LR * (LORA_LR if own.lora_rank else 1)),
+        "updates": own.updates or (1 if rollouts % 2 else 2),
+        "turn_tokens": config.rollout.turn_tokens,
+        "tokens": trainer.max_tokens_per_gpu or TOKENS,
+        "recompute": own.checkpointing == "on",
+    }
+    return Settings(**chosen)
 
 
 def _bounded(algorithm: Algorithm, own: LocalOptions) -> Algorithm:
     """Return the algorithm with the bounds of the options."""
+    changes = {"low": own.clip_low, "high": own.clip_high}
     if algorithm.cap is not None:
-        if own.clip_low is not None:
-            raise ConfigError("`clip_low` is set, and cispo bounds a ratio from above only. Remove it")
-        return algorithm if own.clip_high is None else structs.replace(algorithm, cap=1 + own.clip_high)
-    low = algorithm.low if own.clip_low is None else own.clip_low
-    return structs.replace(algorithm, low=low, high=algorithm.high if own.clip_high is None else own.clip_high)
+        changes = {"cap": None if own.clip_high is None else 1 + own.clip_high}
+    return structs.replace(algorithm, **{name: bound for name, bound in changes.items() if bound is not None})
 
 
-def _check_optimizer(config: RunConfig, own: LocalOptions) -> None:
-    """Refuse an optimizer that cannot be made here, or that would ignore an option of Adam."""
+def _check(config: RunConfig, algorithm: Algorithm, own: LocalOptions) -> None:
+    """Refuse options that cannot be obeyed together, or here."""
+    if config.turn_advantages and algorithm.ratio == "sequence":
+        raise ConfigError("`turn_advantages` gives each id its own advantage, and gspo has one ratio. Use grpo")
+    if own.clip_low is not None and algorithm.cap is not None:
+        raise ConfigError("`clip_low` is set, and cispo bounds a ratio from above only. Remove it")
+    if own.correction_cap is not None and own.correction == "off":
+        raise ConfigError("`correction_cap` is set, and `correction` is off. Remove one of them")
     if own.optimizer == "adamw_8bit" and find_spec("bitsandbytes") is None:
         raise ConfigError("`optimizer: adamw_8bit` needs bitsandbytes. Install it: uv pip install bitsandbytes")
-    for name in (name for name in BETA_OPTIONS if getattr(config.trainer, name) is not None):
-        if own.optimizer == "adafactor":
+    for name in ("adam_beta1", "adam_beta2", "adam_eps"):
+        if own.optimizer == "adafactor" and getattr(config.trainer, name) is not None:
             raise ConfigError(f"`optimizer: adafactor` does not take `{name}`. Remove one of them")
 
 
 def _refuse(word: str) -> None:
     name = word.lstrip("-").partition("=")[0].replace("-", "_")
-    if option := MOVED.get(name):
-        raise ConfigError(f"`{word}` is a flag of TRL. Use {option}, before `--`")
-    hint = did_you_mean(name, sorted(MOVED))
+    for option, names in MOVED.items():
+        if name in names.split():
+            raise ConfigError(f"`{word}` is a flag of TRL. Use {option}, before `--`")
+    hint = did_you_mean(name, " ".join(MOVED.values()).split())
     raise ConfigError(f"`{word}`: local takes --sglang-* after `--`, and no other flags{hint}, or use `orl train trl`")

@@ -6,7 +6,7 @@ Importing it costs nothing: the SDK is imported when one of its functions is cal
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from orl_tinker.options import DEFAULTS, NAME, TinkerOptions, check_options
 
@@ -14,21 +14,9 @@ if TYPE_CHECKING:
     from orl_core.config import RunConfig
     from orl_rollout.run_folder.contract import Conversion, Plan, Run
 
-__all__ = [
-    "conversion_options",
-    "convert",
-    "default_model",
-    "defaults",
-    "packages",
-    "plan",
-    "plan_conversion",
-    "resolve",
-    "sections",
-    "train",
-]
+__all__ = ["plan", "train"]
 default_model, defaults, sections = "", DEFAULTS, {NAME: TinkerOptions}
-conversion_options: tuple[str, ...] = ()
-packages: tuple[str, ...] = ()
+conversion_options = packages = ()
 
 
 def resolve(config: RunConfig, extra: Sequence[str]) -> RunConfig:
@@ -61,12 +49,7 @@ def plan(run: Run) -> Plan:
     return plan_run(run)
 
 
-def convert(conversion: Conversion) -> None:
-    """Refuse: see `plan_conversion`."""
-    plan_conversion(conversion)
-
-
-def plan_conversion(conversion: Conversion) -> Plan:
+def plan_conversion(conversion: Conversion) -> NoReturn:
     """Refuse every conversion: the weights are on the server.
 
     Raises:
@@ -77,3 +60,6 @@ def plan_conversion(conversion: Conversion) -> Plan:
     raise ConfigError(
         f"{conversion.source}: the server has these weights. Download them with the SDK: `tinker checkpoint download`"
     )
+
+
+convert = plan_conversion

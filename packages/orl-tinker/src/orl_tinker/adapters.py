@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 import tinker
 from msgspec import Struct
+from orl_core.config import TrainerConfig
 from orl_core.errors import EngineError, EngineRefused, boundary
 from orl_rollout.edge import interrupt
 from orl_rollout.edge.retry import backoff
@@ -29,7 +30,7 @@ from orl_rollout.logs import logger_of
 from tinker import AdamParams, ForwardBackwardOutput, ModelInput, SampledSequence, SamplingParams
 from tinker.types import RequestErrorCategory
 
-from orl_tinker.options import TinkerOptions
+from orl_tinker.options import TinkerOptions, own_options
 
 try:
     from tinker.auth import tinker_has_credentials
@@ -55,31 +56,19 @@ class Update(Struct, frozen=True):
     adam: AdamParams
 
 
-class Trained(Struct, frozen=True):
-    """What the server says of an update: loss, metrics, and the logprobs of each row's targets."""
-
-    output: ForwardBackwardOutput
-    metrics: dict[str, float]
-
-
-class Start(Struct, frozen=True, kw_only=True):
-    """The weights that training begins with: new adapters of `model`, or those of the checkpoint `path`."""
-
-    model: str
-    seed: int
-    path: str = ""
-
-
 def has_key(own: TinkerOptions) -> bool:
     """Tell whether the SDK finds a key, or the server is the user's own and needs none."""
     return bool(own.tinker_url or os.environ.get(ADDRESS)) or tinker_has_credentials()
 
 
 class Adapters:
-    """Adapters on the server, used as `async with`. `path` is their last checkpoint, made after `saved_step`."""
+    """Adapters on the server, used as `async with`: those of the checkpoint `path`, or new ones of `model`.
 
-    def __init__(self, own: TinkerOptions, start: Start, patience: float) -> None:
-        self._own, self._start, self._patience = own, start, patience
+    `path` is their last checkpoint from then on.
+    """
+
+    def __init__(self, trainer: TrainerConfig, model: str, path: str, patience: float) -> None:
+        self._own, self._seed, self._model, self._patience = own_options(trainer), trainer.seed, model, patience
         self._since: list[Update] = []
         self._sessions = 0
         self._torn = False  # an update has begun whose end is not known
@@ -87,7 +76,7 @@ class Adapters:
         self._service: tinker.ServiceClient | None = None
         self._training: Any = None
         self._sampler: Any = None
-        self.path = start.path
+        self.path = path
 
     async def __aenter__(self) -> Adapters:
         os.environ.setdefault(TELEMETRY, "0")  # it would send texts of errors to the server
@@ -101,18 +90,15 @@ class Adapters:
     async def __aexit__(self, *exc: object) -> None:
         self._close()
 
-    async def update(self, update: Update) -> Trained:
+    async def update(self, update: Update) -> ForwardBackwardOutput:
         """Make one update; both requests are sent before either is answered.
+
+        Return its loss, the metrics of both, and the logprobs of each row's targets.
 
         Raises:
             EngineError: the server refuses it, or is away for too long.
         """
-
-        async def make() -> Trained:
-            self._torn = True
-            return await self._update(update)
-
-        trained = await self._lasting("training", make)
+        trained = await self._lasting("training", partial(self._update, update))
         self._since.append(update)
         self._torn = False
         return trained
@@ -146,22 +132,21 @@ class Adapters:
         Raises:
             EngineError: as `update`.
         """
-
-        async def save() -> str:
-            return (await self._training.save_state(name, overwrite=True)).path
-
-        self.path = await self._lasting("saving a checkpoint", save)
+        saved = await self._lasting("saving a checkpoint", lambda: self._training.save_state(name, overwrite=True))
+        self.path = saved.path
         self._since.clear()
         return self.path
 
-    async def _update(self, update: Update) -> Trained:
+    async def _update(self, update: Update) -> ForwardBackwardOutput:
+        self._torn = True
         named = self._sessions == 1  # the server forgot what it sampled in an earlier session
         rows = list(update.rows if named else map(_unnamed, update.rows))
         async with asyncio.timeout(UPDATE_SECONDS):
             gradient = self._training.forward_backward(rows, self._own.loss_fn, self._own.loss_config or None)
             step = self._training.optim_step(update.adam)
-            output, stepped = await gradient, await step
-        return Trained(output, {**output.metrics, **(stepped.metrics or {})})
+            output = await gradient
+            output.metrics.update((await step).metrics or {})
+        return output
 
     async def _refresh(self) -> None:
         async with asyncio.timeout(UPDATE_SECONDS):
@@ -204,8 +189,7 @@ class Adapters:
             if self.path:
                 make = partial(service.create_training_client_from_state_with_optimizer, self.path)
             else:
-                model, rank = self._start.model, self._own.lora_rank
-                make = partial(service.create_lora_training_client, model, rank, self._start.seed)
+                make = partial(service.create_lora_training_client, self._model, self._own.lora_rank, self._seed)
             self._training = await _made(make)
         self._sessions += 1
 

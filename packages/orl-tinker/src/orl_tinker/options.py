@@ -14,6 +14,7 @@ from orl_core.config import RunConfig, TrainerConfig
 from orl_core.config.checked import Checked
 from orl_core.errors import ConfigError
 from orl_core.limits import Positive
+from orl_rollout.training import DEFAULTS as COURSE
 
 NAME = "tinker"
 Address = Annotated[
@@ -21,20 +22,7 @@ Address = Annotated[
 ]
 OLDEST = (0, 25)  # SDK
 Threshold = Annotated[float, Meta(ge=0)]
-DEFAULTS: Mapping[str, Any] = {
-    "lr": 4e-5,
-    "lr_decay_style": "constant",
-    "weight_decay": 0.0,
-    "adam_beta1": 0.9,
-    "adam_beta2": 0.95,
-    "adam_eps": 1e-8,
-    "advantage_estimator": "grpo",
-    "n_samples": 16,
-    "rollout_batch_size": 8,
-    "num_rollout": 55,
-    "temperature": 1.0,
-    "save_interval": 10,
-}
+DEFAULTS: Mapping[str, Any] = {**COURSE, "lr": 4e-5, "adam_beta2": 0.95}
 
 
 class TinkerOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -79,20 +67,13 @@ def check_options(config: RunConfig, extra: Sequence[str]) -> None:
     if tuple(map(int, sdk.split(".")[:2])) < OLDEST:
         raise ConfigError(f"tinker {sdk} is installed, and orl-tinker needs 0.25 or newer: uv pip install -U tinker")
     own, trainer = own_options(config.trainer), config.trainer.with_defaults(DEFAULTS)
-    if own.loss_fn == "importance_sampling" and own.loss_config:
-        raise ConfigError("`loss_fn: importance_sampling` has no thresholds: remove them, or set `loss_fn: ppo`")
-    if trainer.temperature != 1.0:
-        raise ConfigError(
-            f"`temperature` is {trainer.temperature}, and the server trains the policy at 1. Remove `temperature`"
-        )
-    if trainer.advantage_estimator != "grpo":
-        raise ConfigError(
-            f"`advantage_estimator` is {trainer.advantage_estimator}, and tinker has grpo alone. Set it to grpo"
-        )
-    if trainer.max_tokens_per_gpu:
-        raise ConfigError("`max_tokens_per_gpu` is set, and the server sizes its own micro-batches. Remove it")
-    if (trainer.n_samples or 0) < 2:
-        raise ConfigError("`n_samples` is 1, and a rollout is compared with its group: give 2 or more (--n-samples)")
-    if extra or trainer.own_flags:
-        flag = next(iter((*extra, *trainer.own_flags)))
-        raise ConfigError(f"`{flag}`: the server takes no flags. The options are in `orl train tinker --help`")
+    refused = {
+        "a threshold: `loss_fn: importance_sampling` has none": own.loss_fn == "importance_sampling"
+        and own.loss_config,
+        "`temperature`: the server trains the policy at 1": trainer.temperature != 1.0,
+        "`advantage_estimator`: tinker has grpo alone": trainer.advantage_estimator != "grpo",
+        "`max_tokens_per_gpu`: the server sizes its own micro-batches": trainer.max_tokens_per_gpu,
+        **{f"`{word}`: the server takes no flags": True for word in (*extra, *trainer.own_flags)},
+    }
+    for what in (what for what, is_set in refused.items() if is_set):
+        raise ConfigError(f"tinker does not take {what}. Remove it")

@@ -12,9 +12,9 @@ from orl_core.config import TrainerConfig
 from orl_rollout.run_folder.judges import DIFFERENCE
 from orl_rollout.run_folder.metrics_log import with_common_names
 from orl_rollout.training.rows import Row, trained_ids
-from tinker import AdamParams
+from tinker import AdamParams, ForwardBackwardOutput
 
-from orl_tinker.adapters import Adapters, Trained, Update
+from orl_tinker.adapters import Adapters, Update
 from orl_tinker.engine import TinkerEngine
 from orl_tinker.options import own_options
 from orl_tinker.resume import Saved, write_checkpoint
@@ -74,10 +74,10 @@ class TinkerPolicy:
         )
 
 
-def difference_of(rows: Sequence[Row], trained: Trained) -> float | None:
+def difference_of(rows: Sequence[Row], trained: ForwardBackwardOutput) -> float | None:
     """Return the mean absolute difference between the logprobs of training and of sampling; None if it is not known."""
     sizes: list[float] = []
-    for row, output in zip(rows, trained.output.loss_fn_outputs, strict=False):
+    for row, output in zip(rows, trained.loss_fn_outputs, strict=False):
         if "logprobs" not in output:
             return None
         own = output["logprobs"].data[len(row.datum.prompt) - 1 :]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from hashlib import sha256
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,12 @@ import msgspec
 from msgspec import Struct
 from orl_core.config import RunConfig
 from orl_core.errors import ConfigError, OrlError, boundary
+from orl_core.task import Task
 from orl_rollout.run_folder.checkpoint import Checkpoint, lasting_name, write_note
 from orl_rollout.run_folder.config_file import write_object
-from orl_rollout.training.resume import is_allowed
+from orl_rollout.training import resume
 
-from orl_tinker.options import DEFAULTS, NAME, own_options
+from orl_tinker.options import NAME, own_options
 
 STATE = "orl_tinker.json"
 SCHEME = "tinker:/"  # a path of the server: its second slash is lost if it was taken for a folder
@@ -30,16 +30,16 @@ class Saved(Struct, frozen=True, kw_only=True):
     order: dict[str, Any] = {}
 
 
-def order_of(config: RunConfig, tasks: Sequence[str]) -> dict[str, Any]:
-    """Return the settings that a run over `tasks`, their keys, shares with the one that continues it."""
-    trainer, own = config.trainer.with_defaults(DEFAULTS), own_options(config.trainer)
-    shared = ("seed", "rollout_batch_size", "n_samples", "lr", "weight_decay", "adam_beta1", "adam_beta2", "adam_eps")
-    return {
-        **{name: getattr(trainer, name) for name in shared},
-        "tasks": sha256("\n".join(tasks).encode()).hexdigest() if tasks else "",
-        "lora_rank": own.lora_rank,
-        "loss_fn": own.loss_fn,
+def order_of(config: RunConfig, tasks: Sequence[Task]) -> dict[str, Any]:
+    """Return the settings that a run over `tasks` shares with the one that continues it.
+
+    `config` has no default left.
+    """
+    trainer, own = config.trainer, own_options(config.trainer)
+    optimizer = {
+        name: getattr(trainer, name) for name in ("lr", "weight_decay", "adam_beta1", "adam_beta2", "adam_eps")
     }
+    return {**resume.order_of(trainer, tasks), **optimizer, "lora_rank": own.lora_rank, "loss_fn": own.loss_fn}
 
 
 def saved_in(config: RunConfig) -> Saved | None:
@@ -58,26 +58,6 @@ def saved_in(config: RunConfig) -> Saved | None:
         raise ConfigError(f"--load {load}: no checkpoint of {NAME} is there. Give the folder of such a run")
     with boundary(ConfigError, f"reading {file}"):
         return msgspec.json.decode(file.read_bytes(), type=Saved)
-
-
-def check_order(config: RunConfig, saved: Saved | None, order: Mapping[str, Any], steps: int) -> None:
-    """Refuse to continue `saved` in another way than its run, or for no step.
-
-    Raises:
-        ConfigError: a setting differs.
-    """
-    load = config.trainer.load
-    for name, now in order.items():
-        then = saved.order.get(name, now) if saved else now
-        if now in ("", then) or is_allowed(config, "trainer", name):
-            continue
-        if name == "tasks":
-            raise ConfigError(f"--load {load}: tasks.jsonl has changed since its run began. Give it the same tasks")
-        raise ConfigError(f"--load {load}: its run has `{name}` {then}, and this one {now}. Set it as it was")
-    if saved and saved.step >= steps:
-        raise ConfigError(
-            f"--load {load}: it has {saved.step} steps already. Set --num-rollout to more than {saved.step}"
-        )
 
 
 def write_checkpoint(folder: Path, saved: Saved) -> None:

@@ -11,25 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from orl_rollout.run_folder.contract import refuse_conversion
 
-from orl_trl.options import DEFAULTS, resolve, reward
+from orl_trl.options import DEFAULTS, reward
+from orl_trl.options import resolve as resolve
 
 if TYPE_CHECKING:
     from orl_trl.run import plan, rollout_function, train
 
-__all__ = [
-    "conversion_options",
-    "convert",
-    "default_model",
-    "defaults",
-    "packages",
-    "plan",
-    "plan_conversion",
-    "resolve",
-    "reward",
-    "rollout_function",
-    "sections",
-    "train",
-]
+__all__ = ["plan", "reward", "rollout_function", "train"]
 default_model, defaults, sections = "", DEFAULTS, dict[str, Any]()
 conversion_options = packages = ()
 convert = plan_conversion = partial(refuse_conversion, "trl")

@@ -25,9 +25,8 @@ from orl_core.estimators import ESTIMATORS
 from orl_core.task import Task
 from orl_core.text import did_you_mean
 from orl_local.engine.engine_plan import split_options
-from orl_local.engine.in_process_engine import InProcessEngine
+from orl_local.engine.in_process_engine import InProcessEngine, loop_thread
 from orl_local.engine.local_model import load_model, on_device
-from orl_local.engine.loop_thread import LoopThread
 from orl_rollout.edge import interrupt
 from orl_rollout.logs import say
 from orl_rollout.run_folder.checkpoint import Checkpoint, lasting_name, write_note
@@ -36,7 +35,7 @@ from orl_rollout.run_folder.metrics_log import with_common_names
 from orl_rollout.run_folder.tracking import reporting
 from orl_rollout.runtime.stack import open_runtime
 from orl_rollout.tokenizer.pretrained import load_pretrained
-from orl_rollout.training.course import Course, Record, Schedule, plan_of, tasks_of
+from orl_rollout.training.course import Course, Record, Schedule, plan_of, schedule_of
 from orl_rollout.training.play import Batch, compared, play
 from orl_rollout.training.rows import Row
 from transformers import HfArgumentParser, PreTrainedModel, TrainerCallback
@@ -101,8 +100,8 @@ class Seat(TrainerCallback):
             if not player.cancelled() and not self.columns.done():
                 self.columns.set_exception(player.exception() or CancelledError())
 
-        with LoopThread() as loop:
-            player = loop.submit(interrupt.cancelled(playing))
+        with loop_thread() as submit:
+            player = submit(interrupt.cancelled(playing))
             player.add_done_callback(end)
             yield player
 
@@ -186,10 +185,10 @@ def train(run: Run) -> None:
             )
 
         async def course() -> None:
-            record = Record(run, PACKAGES, dict)
+            record = Record(run, PACKAGES, {}, report)
             async with open_runtime(config, name, run.folder, schedule.group_size) as player:
                 await seat.next()
-                await Course(run, schedule, seat, player, record, report).run()
+                await Course(run, schedule, seat, player, record).run()
 
         with seat.filled(course()) as ending:
             try:
@@ -252,9 +251,6 @@ def planned(run: Run) -> tuple[GRPOConfig, Schedule]:
         raise ConfigError(f"TRL's GRPOConfig has no `{name}`{did_you_mean(name, vars(settings))}")
     if rest:
         raise ConfigError(f"`gradient_accumulation_steps` does not divide the {passes} passes of a step. Change it")
-    tasks, held_out = tasks_of(run, groups)
-    schedule = Schedule(
-        trainer=trainer, estimator=ESTIMATORS["grpo"], tasks=tasks, held_out=held_out, save_seconds=3600.0
-    )
+    schedule = schedule_of(run, trainer, ESTIMATORS["grpo"], 3600.0)
     settings.max_steps = schedule.steps * updates
     return settings, schedule

@@ -14,10 +14,8 @@ from msgspec import Struct
 from orl_core.config.trainer import Flag
 from orl_core.errors import ConfigError
 from orl_rollout.gpus import gpu_memory
-from orl_rollout.run_folder.contract import Run
 
 from orl_local.engine.sglang_process import MEMORY_SHARE, SHARE, source_of_sglang
-from orl_local.options import DEFAULTS, own_options
 from orl_local.settings import TINY
 
 PREFIX = "--sglang-"
@@ -58,33 +56,31 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         return float(shares[-1]) if shares else SHARE
 
 
-def engine_of(run: Run, parameters: int | None) -> EngineChoice:
-    """Choose the engine of a run on this machine. `parameters` are the model's; None if they are unknown.
+def engine_of(wanted: str, parameters: int | None, options: Sequence[str]) -> EngineChoice:
+    """Choose the engine for `wanted`, of `trainer.local.engine`. `parameters` are the model's; None: unknown.
+
+    `auto` takes SGLang for a model of at least TINY parameters, and for one whose size is unknown. Starting SGLang
+    takes about a minute, in which a tiny model makes several steps.
 
     Raises:
-        ConfigError: SGLang is wanted and cannot run here, or it has options and is not started.
+        ConfigError: SGLang is wanted and cannot run here, or it has `options` and is not started.
     """
-    engine, reason = choose_engine(own_options(run.config.trainer).engine, parameters, missing_for_sglang())
-    options, _ = split_options(run.config.trainer.own_flags, run.extra)
-    choice = EngineChoice(engine=engine, reason=reason, options=options)
+    missing = missing_for_sglang()
+    if wanted == "sglang" and missing:
+        raise ConfigError(f"trainer.local.engine is sglang, but {missing}. Set it to auto")
+    if wanted != "auto":
+        engine, reason = wanted.rstrip("/"), f"trainer.local.engine is {wanted}"
+    elif missing:
+        engine, reason = "transformers", missing
+    elif parameters is not None and parameters < TINY:
+        engine = "transformers"
+        reason = f"the model has {parameters:,} parameters, and SGLang is for {TINY:,} or more"
+    else:
+        engine, reason = "sglang", "there are a CUDA GPU, `sglang`, and a model that is not tiny"
+    choice = EngineChoice(engine=engine, reason=reason, options=tuple(options))
     if options and engine != "sglang":
         raise ConfigError(f"{options[0].replace('--', PREFIX, 1)} needs an SGLang that orl starts, but {choice}")
     return choice
-
-
-def graph_options(run: Run, options: Sequence[str]) -> tuple[str, ...]:
-    """Return the option of SGLang that captures CUDA graphs for the rollouts of a step, and no more.
-
-    Empty if `options` choose, if the GPU is so small that SGLang captures few, or if its version lacks the option.
-    """
-    trainer = run.config.trainer.with_defaults(DEFAULTS)
-    rows = (trainer.rollout_batch_size or 1) * (trainer.n_samples or 1)
-    small = not any(gpu.total >= LARGE_GPU for gpu in gpu_memory()[:1])
-    if small or rows >= OWN_GRAPHS or any("cuda-graph" in word for word in options):
-        return ()
-    source = source_of_sglang("srt/server_args.py")
-    known = source is not None and "cuda_graph_max_bs_decode" in source.read_text("utf-8")
-    return ("--cuda-graph-max-bs-decode", str(rows)) if known else ()
 
 
 def missing_for_sglang() -> str:
@@ -94,21 +90,17 @@ def missing_for_sglang() -> str:
     return "" if find_spec("sglang") else "`sglang` is not installed (`just setup-gpu` installs it)"
 
 
-def choose_engine(wanted: str, parameters: int | None, missing: str) -> tuple[str, str]:
-    """Return the engine for `wanted`, of `trainer.local.engine`, and the reason. SGLang cannot run if one is `missing`.
+def graph_options(rollouts: int, options: Sequence[str]) -> tuple[str, ...]:
+    """Return the option of SGLang that captures CUDA graphs for the rollouts of a step, and no more.
 
-    `auto` takes SGLang for a model of at least TINY parameters, and for one whose size is unknown. Starting SGLang
-    takes about a minute, in which a tiny model makes several steps.
+    Empty if `options` choose, if the GPU is so small that SGLang captures few, or if its version lacks the option.
     """
-    if wanted == "sglang" and missing:
-        raise ConfigError(f"trainer.local.engine is sglang, but {missing}. Set it to auto")
-    if wanted != "auto":
-        return wanted.rstrip("/"), f"trainer.local.engine is {wanted}"
-    if missing:
-        return "transformers", missing
-    if parameters is not None and parameters < TINY:
-        return "transformers", f"the model has {parameters:,} parameters, and SGLang is for {TINY:,} or more"
-    return "sglang", "there are a CUDA GPU, `sglang`, and a model that is not tiny"
+    small = not any(gpu.total >= LARGE_GPU for gpu in gpu_memory()[:1])
+    if small or rollouts >= OWN_GRAPHS or any("cuda-graph" in word for word in options):
+        return ()
+    source = source_of_sglang("srt/server_args.py")
+    known = source is not None and "cuda_graph_max_bs_decode" in source.read_text("utf-8")
+    return ("--cuda-graph-max-bs-decode", str(rollouts)) if known else ()
 
 
 def split_options(flags: Mapping[str, Flag], extra: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -133,11 +125,10 @@ def split_options(flags: Mapping[str, Flag], extra: Sequence[str]) -> tuple[tupl
 
 
 def _words(flags: Mapping[str, Flag]) -> list[str]:
-    """Return flags as on a command line. A null flag is not set."""
-    set_flags = {name.removeprefix("--").replace("_", "-"): value for name, value in flags.items() if value is not None}
-    return [f"--{name}={_text(value)}" for name, value in set_flags.items()]
-
-
-def _text(value: str | float | bool) -> str:
-    """Return a flag's value as on a command line; YAML's 2 arrives here as 2.0."""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    """Return flags as on a command line. A null flag is not set; YAML's 2 arrives here as 2.0."""
+    words: list[str] = []
+    for name, value in flags.items():
+        whole = int(value) if isinstance(value, float) and value.is_integer() else value
+        if value is not None:
+            words.append(f"--{name.removeprefix('--').replace('_', '-')}={whole}")
+    return words

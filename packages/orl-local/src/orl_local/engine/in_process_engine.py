@@ -1,60 +1,54 @@
 """The in-process engine: requests come from the rollouts' event loop, torch runs on the thread that calls `serve`.
 
-It knows futures and queues, and neither rollouts nor trainers; `sampler` knows torch. One model is never used from
-two threads. While a batch is sampled, new requests gather for the next batch.
+It knows neither rollouts nor trainers; `sampler` knows torch. One model is never used from two threads. While a batch
+is sampled, new requests gather for the next batch. Clients that live on the loop are opened and used there only.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import suppress
-from queue import Empty, SimpleQueue
+from contextlib import contextmanager
+from functools import partial
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from msgspec import Struct
+from msgspec import structs
 from orl_core.errors import EngineError, OrlError, boundary
 from orl_core.trajectory import Generation
 from orl_rollout.edge import interrupt
+from orl_rollout.loop.engine import Engine
 from transformers import PreTrainedModel
 
-from orl_local.engine.sampler import SampledTokens, SamplingRequest, sample
+from orl_local.engine.local_model import load_model, on_device
+from orl_local.engine.sampler import SamplingRequest, sample
 
 T = TypeVar("T")
+Submit = Callable[[Coroutine[Any, Any, T]], Future[T]]
 
 WINDOW_SECONDS = 0.004  # without a new request, after which a batch is complete
 BATCH_ROWS = 512
+STOP_SECONDS = 30.0  # for the loop to cancel what still runs, and to end
+JOIN_SECONDS = 0.1  # between two looks for a second signal
 
 # What the loop sets for engines that would trim or decode: this one does neither.
 _IGNORED = frozenset({"no_stop_trim", "skip_special_tokens"})
 
 
-class _Waiting(Struct, frozen=True, kw_only=True):
-    """A request on its way, and the future of its answer."""
-
-    request: SamplingRequest
-    answer: asyncio.Future[SampledTokens]
-
-
-class _Job(Struct, frozen=True):
-    """Work for the thread that serves, and the future of its result."""
-
-    work: Callable[[], Any]
-    done: Future[Any]
-
-
 class InProcessEngine:
     """`orl_rollout.loop.engine.Engine` over a transformers model, whose weights are always those of training.
 
-    `weight_version` goes into every Generation.
+    `weight_version` goes into every Generation. Requests come from one event loop.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
-        # None: look whether there is still work to wait for
-        self._inbox: SimpleQueue[_Waiting | _Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()  # None: look whether to continue
+        self._waiting: list[tuple[SamplingRequest, asyncio.Future[Generation]]] = []
+        self._answering: asyncio.Task[None] | None = None
         self.weight_version = ""
 
     def client(self) -> InProcessEngine:
@@ -69,11 +63,21 @@ class InProcessEngine:
     async def release(self) -> None:
         """Do nothing: the engine has no memory of its own."""
 
-    async def run(self, work: Callable[[], T]) -> T:
-        """Return the result of `work`, which the thread that serves does between two batches."""
+    async def run(self, work: Callable[[], T], what: str = "a bug in orl") -> T:
+        """Return the result of `work`, done between two batches on the thread that serves. `what` as in `boundary`."""
         done: Future[T] = Future()
         done.set_running_or_notify_cancel()  # who is cancelled cannot cancel the work
-        self._inbox.put(_Job(work, done))
+
+        def job() -> None:
+            try:
+                with boundary(OrlError, what):
+                    done.set_result(work())
+            except OrlError as fault:
+                done.set_exception(fault)
+            except interrupt.Interrupted:  # an event loop ends by one of these
+                done.set_exception(CancelledError())
+
+        self._jobs.put(job)
         return await asyncio.wrap_future(done)
 
     async def generate(self, ids: Sequence[int], sampling: Mapping[str, Any], *, key: str) -> Generation:
@@ -83,20 +87,35 @@ class InProcessEngine:
             EngineError: a sampling parameter is unknown here, or the batch that held this request failed.
         """
         started = time.monotonic()
-        answer = asyncio.get_running_loop().create_future()
-        waiting = _Waiting(request=_request(ids, sampling), answer=answer)
-        self._inbox.put(waiting)
+        answer: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
+        self._waiting.append((_request(ids, sampling), answer))
+        if self._answering is None or self._answering.done():
+            self._answering = asyncio.create_task(self._answer())
         sampled = await answer
-        return Generation(
-            token_ids=sampled.token_ids,
-            logprobs=sampled.logprobs,
-            finish_reason="stop" if sampled.stopped else "length",
-            weight_version=self.weight_version,
-            seconds=time.monotonic() - started,
-        )
+        return structs.replace(sampled, weight_version=self.weight_version, seconds=time.monotonic() - started)
+
+    async def _answer(self) -> None:
+        """Sample batch after batch while requests wait. A signal ends it: whoever asked is being cancelled."""
+        while self._waiting:
+            seen = 0
+            while seen < len(self._waiting) < BATCH_ROWS:
+                seen = len(self._waiting)
+                await asyncio.sleep(WINDOW_SECONDS)
+            batch, self._waiting = self._waiting[:BATCH_ROWS], self._waiting[BATCH_ROWS:]
+            batch = [(request, answer) for request, answer in batch if not answer.cancelled()]
+            try:
+                sampling = partial(sample, self._model, [request for request, _ in batch])
+                answers = await self.run(sampling, f"sampling a batch of {len(batch)}")
+            except OrlError as fault:
+                for answer in (answer for _, answer in batch if not answer.done()):
+                    answer.set_exception(EngineError(str(fault)))
+                continue
+            for (_, answer), sampled in zip(batch, answers, strict=True):
+                if not answer.done():
+                    answer.set_result(sampled)
 
     def serve(self, until: Future[T], check: Callable[[], None] = interrupt.check) -> T:
-        """Answer requests and do jobs on this thread until `until` is done; its result.
+        """Sample and work on this thread until `until` is done; its result.
 
         `check` is called before each batch. What it raises ends the service.
 
@@ -104,58 +123,45 @@ class InProcessEngine:
             Interrupted: a signal came.
             Exception: whatever `until` raises.
         """
-        until.add_done_callback(lambda _: self._inbox.put(None))
-        with interrupt.notified(lambda: self._inbox.put(None)):
+        until.add_done_callback(lambda _: self._jobs.put(None))
+        with interrupt.notified(lambda: self._jobs.put(None)):
             while not until.done():
                 check()
-                batch, job = self._gather()
-                batch = [waiting for waiting in batch if not waiting.answer.cancelled()]
-                if batch:
-                    self._answer(batch)
-                if job is not None:
-                    _do(job)
+                if (job := self._jobs.get()) is not None:
+                    job()
         return until.result()
 
-    def _gather(self) -> tuple[list[_Waiting], _Job | None]:
-        """Wait for a request, then for those that come close behind it. A job ends the wait."""
-        batch: list[_Waiting] = []
-        waiting = self._inbox.get()
-        with suppress(Empty):
-            while isinstance(waiting, _Waiting):
-                batch.append(waiting)
-                if len(batch) == BATCH_ROWS:
-                    return batch, None
-                waiting = self._inbox.get(timeout=WINDOW_SECONDS)
-        return batch, waiting if isinstance(waiting, _Job) else None
 
-    def _answer(self, batch: Sequence[_Waiting]) -> None:
-        answers: Sequence[SampledTokens | EngineError]
-        try:
-            with boundary(EngineError, f"sampling a batch of {len(batch)}"):
-                answers = sample(self._model, [waiting.request for waiting in batch])
-        except EngineError as fault:
-            answers = [EngineError(str(fault)) for _ in batch]
-        except interrupt.Interrupted:  # whoever asked is being cancelled, and must not take it for a fault before
-            return
-        for waiting, answer in zip(batch, answers, strict=True):
-            waiting.answer.get_loop().call_soon_threadsafe(_settle, waiting.answer, answer)
+@contextmanager
+def loop_thread() -> Generator[Submit[Any]]:
+    """Yield what starts a coroutine on the event loop of a daemon thread, for a program whose main thread has torch.
 
+    The end cancels what still runs there, in bounded time. A second signal abandons the thread.
+    """
+    started: Future[asyncio.AbstractEventLoop] = Future()
 
-def _do(job: _Job) -> None:
+    def run() -> None:
+        with asyncio.Runner() as runner:
+            started.set_result(runner.get_loop())
+            runner.get_loop().run_forever()
+
+    thread = threading.Thread(target=run, name="orl-rollouts", daemon=True)
+    thread.start()
+    loop = started.result()
     try:
-        with boundary(OrlError, "a bug in orl"):
-            job.done.set_result(job.work())
-    except OrlError as fault:
-        job.done.set_exception(fault)
-    except interrupt.Interrupted:  # an event loop ends by one of these
-        job.done.set_exception(CancelledError())
+        yield lambda coroutine: asyncio.run_coroutine_threadsafe(coroutine, loop)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        ends = time.monotonic() + STOP_SECONDS
+        while thread.is_alive() and time.monotonic() < ends and interrupt.count() < 2:
+            thread.join(JOIN_SECONDS)
 
 
-def _settle(future: asyncio.Future[SampledTokens], answer: SampledTokens | EngineError) -> None:
-    if isinstance(answer, EngineError) and not future.done():
-        future.set_exception(answer)
-    elif isinstance(answer, SampledTokens) and not future.done():
-        future.set_result(answer)
+def play_in_process(model: str, play: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:
+    """See `orl_local.play_in_process`."""
+    engine = InProcessEngine(on_device(load_model(model)).eval())
+    with loop_thread() as submit:
+        return engine.serve(until=submit(play(engine)))
 
 
 def _request(ids: Sequence[int], sampling: Mapping[str, Any]) -> SamplingRequest:

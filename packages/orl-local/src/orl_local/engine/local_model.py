@@ -1,23 +1,22 @@
-"""A model in this process as an engine for whoever plays: no trainer, only the checkpoint, a thread and a loop."""
+"""A model in this process: how it is loaded, its device, and what happens when the memory of the device runs out.
+
+Rollouts and training then continue in smaller batches.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+import gc
 
 import torch
 import transformers
 from orl_core.errors import ConfigError, boundary
-from orl_rollout.loop.engine import Engine
 from orl_rollout.memory.estimate import GIB
 from orl_rollout.tokenizer.pretrained import check_hub
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from orl_local.engine.in_process_engine import InProcessEngine
-from orl_local.engine.loop_thread import LoopThread
 from orl_local.settings import TINY
 
-T = TypeVar("T")
+OUT_OF_MEMORY = ("out of memory", "ALLOC_FAILED", "can't allocate memory")  # of a GPU, its libraries, and a CPU
 
 
 def load_model(name: str, *, frozen: bool = False) -> PreTrainedModel:
@@ -43,13 +42,6 @@ def on_device(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-def play_in_process(model: str, play: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:
-    """See `orl_local.play_in_process`."""
-    engine = InProcessEngine(on_device(load_model(model)).eval())
-    with LoopThread() as loop:
-        return engine.serve(until=loop.submit(play(engine)))
-
-
 def peak_memory() -> float:
     """Return the most memory, in GiB, that tensors had on the GPU since the last call, or 0 without a GPU."""
     if not torch.cuda.is_available():
@@ -57,3 +49,15 @@ def peak_memory() -> float:
     peak = torch.cuda.max_memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     return peak / GIB
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Return whether the memory of the device ran out."""
+    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in OUT_OF_MEMORY)
+
+
+def clear_memory() -> None:
+    """Free memory that nothing refers to any more."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

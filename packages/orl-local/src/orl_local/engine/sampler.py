@@ -1,21 +1,20 @@
 """Sampling from a causal language model, every id with its own log-probability: requests in, ids out.
 
-Torch and transformers' `generate`, no threads and no event loop. A logits processor keeps the scores of one step until
-its id is drawn: `generate` would keep those of all steps. So the logprob is that of the distribution which sampled, in
-fp32, before top-p (which SGLang does not renormalise either). The checkpoint's own generation defaults (penalties,
-top-k, end-of-sequence ids) are set aside.
+Torch and transformers' `generate`, no threads and no event loop. A logits processor draws, and keeps the logprob of
+what it draws: that of the distribution which sampled, in fp32, before top-p (which SGLang does not renormalise
+either). The checkpoint's own generation defaults (penalties, top-k, end-of-sequence ids) are set aside.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from itertools import groupby
 from random import Random
-from typing import cast
+from typing import Any, cast
 
 import torch
 from msgspec import Struct
+from orl_core.trajectory import Generation
 from orl_rollout.edge import interrupt
 from orl_rollout.logs import logger_of
 from torch import Tensor
@@ -30,7 +29,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from orl_local.engine.out_of_memory import clear_memory, is_out_of_memory
+from orl_local.engine.local_model import clear_memory, is_out_of_memory
 
 logger = logger_of("orl")
 
@@ -51,21 +50,15 @@ class SamplingRequest(Struct, frozen=True, kw_only=True):
     seed: int | None = None
 
 
-class SampledTokens(Struct, frozen=True, kw_only=True):
-    """The answer to a SamplingRequest. `token_ids` ends with the stop id if `stopped`, else used up its budget."""
-
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    stopped: bool
-
-
-def sample(model: PreTrainedModel, requests: Sequence[SamplingRequest]) -> list[SampledTokens]:
+def sample(model: PreTrainedModel, requests: Sequence[SamplingRequest]) -> list[Generation]:
     """Answer `requests`, in their order; rows of like sampling and like length share a batch.
+
+    An answer ends with a stop id, or has used up its budget.
 
     A batch that the memory of the device does not hold is halved.
     """
-    answers: dict[int, SampledTokens] = {}
-    todo = list(_batches(requests))
+    answers: dict[int, Generation] = {}
+    todo = _batches(requests)
     with torch.no_grad(), _neutral(model):
         while todo:
             rows, half = todo.pop(0), 0
@@ -82,21 +75,20 @@ def sample(model: PreTrainedModel, requests: Sequence[SamplingRequest]) -> list[
     return [answers[row] for row in range(len(requests))]
 
 
-def _batches(requests: Sequence[SamplingRequest]) -> Generator[list[int]]:
-    """Yield row numbers batch by batch, the shortest prompts first."""
+def _batches(requests: Sequence[SamplingRequest]) -> list[list[int]]:
+    """Return row numbers batch by batch, the shortest prompts first."""
 
     def kind(row: int) -> tuple[float, float]:
         return requests[row].temperature, requests[row].top_p
 
-    by_length = sorted(range(len(requests)), key=lambda row: len(requests[row].token_ids))
-    for _, members in groupby(sorted(by_length, key=kind), key=kind):
-        batch: list[int] = []
-        for row in members:
-            if batch and (len(batch) + 1) * len(requests[row].token_ids) > BATCH_TOKENS:
-                yield batch
-                batch = []
-            batch.append(row)
-        yield batch
+    batches: list[list[int]] = []
+    for row in sorted(range(len(requests)), key=lambda row: (kind(row), len(requests[row].token_ids))):
+        last = batches[-1] if batches else []
+        if last and kind(row) == kind(last[0]) and (len(last) + 1) * len(requests[row].token_ids) <= BATCH_TOKENS:
+            last.append(row)
+        else:
+            batches.append([row])
+    return batches
 
 
 @contextmanager
@@ -112,17 +104,11 @@ def _neutral(model: PreTrainedModel) -> Generator[None]:
         model.train(training)
 
 
-def _sample_batch(model: PreTrainedModel, batch: Sequence[SamplingRequest]) -> list[SampledTokens]:
-    first = batch[0]
+def _sample_batch(model: PreTrainedModel, batch: Sequence[SamplingRequest]) -> list[Generation]:
     width = max(len(request.token_ids) for request in batch)
     ids = [[0] * (width - len(request.token_ids)) + list(request.token_ids) for request in batch]
     mask = [[0] * (width - len(request.token_ids)) + [1] * len(request.token_ids) for request in batch]
-    capture = _Capture(first.temperature or 1.0)
-    processors = LogitsProcessorList([capture])
-    if first.temperature > 0:
-        if first.top_p < 1:
-            processors.append(TopPLogitsWarper(first.top_p))
-        processors.append(_Draw(batch))
+    draw = _Draw(batch)
     settings = GenerationConfig(
         max_new_tokens=max(request.max_new_tokens for request in batch),
         pad_token_id=0,
@@ -133,57 +119,46 @@ def _sample_batch(model: PreTrainedModel, batch: Sequence[SamplingRequest]) -> l
         input_ids=torch.tensor(ids, device=model.device),
         attention_mask=torch.tensor(mask, device=model.device),
         generation_config=settings,
-        logits_processor=processors,
+        logits_processor=LogitsProcessorList([draw]),
         stopping_criteria=StoppingCriteriaList([_Done(batch, width, model.device)]),
     )
-    new = cast("Tensor", sequences)[:, width:]
-    logprobs = capture.logprobs(new)
-    return [_cut(*row) for row in zip(batch, new.tolist(), logprobs.tolist(), strict=True)]
+    new, logprobs = cast("Tensor", sequences)[:, width:].tolist(), torch.cat(draw.logprobs, dim=1).tolist()
+    return [_cut(*row) for row in zip(batch, new, logprobs, strict=True)]
 
 
-def _cut(request: SamplingRequest, ids: list[int], logprobs: list[float]) -> SampledTokens:
+def _cut(request: SamplingRequest, ids: list[int], logprobs: list[float]) -> Generation:
     """Return the ids of a row up to its end; a batch ends with its last row."""
     count = next((index + 1 for index, token in enumerate(ids) if token in request.stop_ids), len(ids))
     count = min(count, request.max_new_tokens)
-    stopped = ids[count - 1] in request.stop_ids
-    return SampledTokens(token_ids=tuple(ids[:count]), logprobs=tuple(logprobs[:count]), stopped=stopped)
-
-
-class _Capture(LogitsProcessor):
-    """Applies the temperature and keeps the logprob of each id that was drawn, B numbers a step."""
-
-    def __init__(self, temperature: float) -> None:
-        self._temperature = temperature
-        self._scores: Tensor | None = None
-        self._drawn: list[Tensor] = []
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return the log-softmax at the temperature, fp32 [B, V], of `scores`, logits [B, V]."""
-        if self._scores is not None:
-            self._drawn.append(self._scores.gather(1, input_ids[:, -1:]))
-        self._scores = torch.log_softmax(scores.float() / self._temperature, dim=-1)
-        return self._scores
-
-    def logprobs(self, new: Tensor) -> Tensor:
-        """Return the logprobs [B, N] of the sampled ids `new` [B, N]."""
-        if len(self._drawn) < new.shape[1] and self._scores is not None:
-            self._drawn.append(self._scores.gather(1, new[:, -1:]))
-        return torch.cat(self._drawn[: new.shape[1]], dim=1)
+    reason = "stop" if ids[count - 1] in request.stop_ids else "length"
+    return Generation(token_ids=tuple(ids[:count]), logprobs=tuple(logprobs[:count]), finish_reason=reason)
 
 
 class _Draw(LogitsProcessor):
-    """Draws one id for each row, by a random number of the row's own, and leaves nothing else to choose."""
+    """Draws one id for each row, by a random number of the row's own, and leaves nothing else to choose.
+
+    `logprobs` has those of the ids that were drawn, [B, 1] for each step: `generate` would keep the scores of all ids.
+    """
 
     def __init__(self, batch: Sequence[SamplingRequest]) -> None:
         self._rows = [Random(request.seed) for request in batch]  # noqa: S311 - no secret is drawn
+        self._temperature, top_p = batch[0].temperature, batch[0].top_p
+        self._nucleus: Any = TopPLogitsWarper(top_p) if top_p < 1 else None
+        self.logprobs: list[Tensor] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return scores [B, V] of 0 for the drawn id and -inf for all others."""
-        cumulative = scores.double().softmax(dim=-1).cumsum(dim=-1)
+        """Return scores [B, V] of 0 for the drawn id and -inf for all others; `scores` are logits."""
+        logprobs = torch.log_softmax(scores.float() / (self._temperature or 1.0), dim=-1)
+        drawn = self._drawn(input_ids, logprobs) if self._temperature else logprobs.argmax(dim=-1, keepdim=True)
+        self.logprobs.append(logprobs.gather(1, drawn))
+        return torch.full_like(logprobs, -torch.inf).scatter_(1, drawn, 0.0)
+
+    def _drawn(self, input_ids: Tensor, logprobs: Tensor) -> Tensor:
+        kept = self._nucleus(input_ids, logprobs) if self._nucleus else logprobs
+        cumulative = kept.double().softmax(dim=-1).cumsum(dim=-1)
         below_one = [[row.getrandbits(32) / 2**32] for row in self._rows]
-        points = torch.tensor(below_one, dtype=torch.double, device=scores.device) * cumulative[:, -1:]
-        drawn = torch.searchsorted(cumulative, points, right=True)
-        return torch.full_like(scores, -torch.inf).scatter_(1, drawn, 0.0)
+        points = torch.tensor(below_one, dtype=torch.double, device=kept.device) * cumulative[:, -1:]
+        return torch.searchsorted(cumulative, points, right=True)
 
 
 class _Done(StoppingCriteria):

@@ -8,18 +8,20 @@ weights are in another process (`rank`), which sends them. It knows neither task
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import AsyncExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from msgspec import Struct
 from orl_core.errors import EngineError, OrlError
 from orl_rollout.engine_connection import Timeouts
+from orl_rollout.run_folder.contract import Run
 from orl_rollout.sglang.client import SglangEngine
 
 from orl_local.engine.sglang_control import SglangControl
-from orl_local.engine.sglang_process import SglangProcess
+from orl_local.engine.sglang_process import START_SECONDS, Launch, SglangProcess, environment_for
 from orl_local.engine.weight_check import WeightCheck
 
 POLL_SECONDS = 0.2  # between two looks whether the server lives
@@ -45,20 +47,20 @@ class Worker(Protocol):
 class Server(Struct, frozen=True, kw_only=True):
     """An SGLang: its address and its context in token ids. `folder` is for checkpoints that it loads.
 
-    It `releases` memory while the trainer works, and takes `handles` of weights on its GPU. `exact` as in WeightCheck.
+    It `releases` memory while the trainer works. One that orl started (`own`) takes handles of weights on its GPU, and
+    holds them as they are sent (`exact` in WeightCheck).
     """
 
     url: str
     context_tokens: int
     folder: Path
     releases: bool = False
-    handles: bool = False
-    exact: bool = False
+    own: bool = False
     timeouts: Timeouts = Timeouts()
 
 
 class ServedEngine:
-    """`TrainingEngine` over an SGLang, which samples for the weights of `rank`. `process` is None if someone else's.
+    """An SGLang as engine of a run, which samples for the weights of `rank`. `process` is None if someone else's.
 
     `gone` gets the EngineError of a server that is gone for good.
     """
@@ -66,7 +68,7 @@ class ServedEngine:
     def __init__(self, rank: Worker, server: Server, process: SglangProcess | None = None) -> None:
         self._rank, self._server, self._process = rank, server, process
         self._control = SglangControl(server.url)
-        self._check = WeightCheck(self._control, exact=server.exact)
+        self._check = WeightCheck(self._control, exact=server.own)
         self._client = SglangEngine(server.url, context_tokens=server.context_tokens, timeouts=server.timeouts)
         self._life, self._busy = AsyncExitStack(), asyncio.Lock()
         self._playing = self._released = False
@@ -146,7 +148,7 @@ class ServedEngine:
     def _died(self) -> bool:
         return self._process is not None and self._process.ended
 
-    async def _survives(self, work: Callable[[], Awaitable[None]]) -> bool:
+    async def _survives(self, work: Callable[[], Awaitable[object]]) -> bool:
         """Return False if the server dies of `work`. Raise its error if the server lives."""
         try:
             await work()
@@ -168,11 +170,27 @@ class ServedEngine:
         await self._process.restart(self._server.folder, version)
         self._released, self._version = False, version
         self._restarts += 1
-        self._check.restarted()
+        self._check = WeightCheck(self._control, exact=self._server.own)  # another process begins anew
         sent = await self._rank.call("fingerprints")
+        if not await self._survives(partial(self._check.after_sync, sent)):
+            await self._process.restart(self._server.folder, version)  # which says that it died twice
 
-        async def check() -> None:
-            await self._check.after_sync(sent)
 
-        if not await self._survives(check):
-            await self._process.restart(self._server.folder, version)
+@contextmanager
+def started(run: Run, launch: Launch, folder: Path, rank: Worker) -> Generator[ServedEngine]:
+    """Start the SGLang `launch`, which ends with the block. It gets checkpoints through `folder`.
+
+    The engine that is yielded is to be entered.
+    """
+    with SglangProcess(launch, run.folder, environment_for(run.config)) as process:
+        # A first start takes longer than the absence of an engine that runs.
+        timeouts = Timeouts(retry=max(run.config.rollout.patience, START_SECONDS), first=START_SECONDS)
+        server = Server(
+            url=process.url,
+            context_tokens=launch.context_tokens,
+            folder=folder,
+            releases=launch.memory_saver,
+            own=True,
+            timeouts=timeouts,
+        )
+        yield ServedEngine(rank, server, process)

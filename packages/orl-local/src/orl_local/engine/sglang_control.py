@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from typing import Any, Literal
 
 import aiohttp
@@ -48,11 +49,10 @@ class SglangControl:
 
     async def healthy(self) -> bool:
         """Return whether the server answers and is ready."""
-        try:
+        with suppress(EngineError):
             await self._ask("GET", "/health", {}, HEALTH_SECONDS)
-        except EngineError:
-            return False
-        return True
+            return True
+        return False
 
     async def update_from_disk(self, folder: str, version: str) -> None:
         """Load the weights in `folder`, safetensors with Hugging Face's names, as the version `version`."""

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from importlib.util import cache_from_source, find_spec
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
 
@@ -87,16 +87,13 @@ def source_of_sglang(path: str) -> Path | None:
 def environment_for(config: RunConfig) -> dict[str, str]:
     """Return the variables of this process without those that hold secrets of `config` or the OpenReward key.
 
-    SGLang's processes keep byte code, also if this one does not: next to the sources if it is there already, else in
-    orl's cache. Without it each of them compiles its modules for 20 s at every start.
+    SGLang's processes keep byte code in orl's cache, also if this one does not. Without it each of them compiles its
+    modules for 20 s at every start.
     """
     kept_out = {PLATFORM_KEY, NO_BYTE_CODE, *CLASHING}
     kept_out |= {name for entry in all_entries(config) for name in (entry.own_variable, *entry.variables)}
     environment = {name: value for name, value in os.environ.items() if name not in kept_out}
-    source = source_of_sglang("launch_server.py")
-    if source is None or not Path(cache_from_source(str(source))).is_file():
-        environment.setdefault(BYTE_CODE, str(cache_folder().absolute() / "bytecode"))
-    return environment
+    return {BYTE_CODE: str(cache_folder().absolute() / "bytecode"), **environment}
 
 
 class SglangProcess:
@@ -176,10 +173,10 @@ class SglangProcess:
         """Return what the starting server does: its log has no line about imports and compilers."""
         if programs(self.process.pid) & COMPILERS:
             return "compiles kernels (once for this host)"
-        line = self._lines()[-1:]
-        if not line or "server_args=" in line[0]:
+        line = (self._lines() or ["server_args="])[-1]
+        if "server_args=" in line:
             return "imports"
-        return "captures CUDA graphs" if re.search("[Cc]aptur", line[0]) else line[0]
+        return "captures CUDA graphs" if re.search("[Cc]aptur", line) else line
 
     def _lines(self) -> list[str]:
         """Return the last lines of the log. It shows a carriage return, a line's end, as U+240D."""

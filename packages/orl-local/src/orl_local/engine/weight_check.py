@@ -10,14 +10,13 @@ found by the logprobs of what the run sampled (`learner.Learner`). No torch here
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
-from msgspec import Struct
 from orl_core.errors import EngineError
 
 from orl_local.engine.sglang_control import SglangControl
 
 METRIC = "weights_changed"  # tensors of the engine that changed in the latest sync
-Checksums = dict[str, str]  # by the engine's name of the tensor
 FUSED = {  # parts of names: what the trainer has apart is one tensor in the engine
     **dict.fromkeys((".q_proj.", ".k_proj.", ".v_proj."), ".qkv_proj."),
     **dict.fromkeys((".gate_proj.", ".up_proj."), ".gate_up_proj."),
@@ -35,11 +34,11 @@ def engine_name(name: str, known: Collection[str]) -> str | None:
     return EMBEDDINGS if name == HEAD and EMBEDDINGS in known else None
 
 
-class _Sync(Struct, frozen=True):
+class _Sync(NamedTuple):
     """Fingerprints of the trainer and checksums of the engine after one sync."""
 
     sent: dict[str, int]
-    shown: Checksums
+    shown: dict[str, str]
 
 
 class WeightCheck:
@@ -54,10 +53,6 @@ class WeightCheck:
         self._exact = exact
         self._before: tuple[_Sync, ...] = ()  # the first sync of this engine, and the latest
 
-    def restarted(self) -> None:
-        """Forget the engine's checksums: another process begins anew."""
-        self._before = ()
-
     async def after_sync(self, sent: dict[str, int]) -> dict[str, float]:
         """Compare the changes since the sync before, and since the first: an engine must not go back to the base model.
 
@@ -68,7 +63,7 @@ class WeightCheck:
         """
         now = _Sync(sent, await self._control.checksums())
         if not now.shown:
-            self.restarted()
+            self._before = ()
             return {}
         before, self._before = self._before, (*self._before[:1], now)
         exact = self._exact and not any("scale" in name or "qweight" in name for name in now.shown)

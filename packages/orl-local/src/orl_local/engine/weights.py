@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from orl_core.errors import EngineError, boundary
 from orl_rollout.logs import logger_of
+from orl_rollout.tokenizer.pretrained import load_pretrained
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
-from orl_local.engine.lora import base_of, policy_weights
+from orl_local.engine.lora import base_of, policy_weights, save_adapter
 from orl_local.engine.sglang_control import SglangControl
 
 logger = logger_of("orl")
@@ -94,6 +95,15 @@ def write_weights(model: Any, folder: Path, cast: Callable[[Tensor], Tensor] = T
     base = base_of(model)
     weights = {name: cast(one).cpu() for name, one in policy_weights(model) if name not in base.all_tied_weights_keys}
     base.save_pretrained(folder, state_dict=weights)
+
+
+def save_policy(model: Any, name: str, chat_template: str | None, folder: Path) -> None:
+    """Write weights and adapters of the policy, and the tokenizer of the checkpoint `name` with the run's template."""
+    write_weights(model, folder)
+    save_adapter(model, folder)
+    tokenizer = load_pretrained(name)
+    tokenizer.chat_template = chat_template or tokenizer.chat_template
+    tokenizer.save_pretrained(str(folder))
 
 
 def named_as_saved(model: PreTrainedModel) -> bool:

@@ -70,27 +70,30 @@ class Schedule(Struct, frozen=True, kw_only=True):
     def tasks_of(self, step: int) -> list[Task]:
         """Return the tasks of a step, from 1. Their order depends on the seed."""
         width = self.trainer.rollout_batch_size or 1
-        places = range((step - 1) * width, step * width)
-        return [self.tasks[self._shuffled(place // len(self.tasks))[place % len(self.tasks)]] for place in places]
+        return [self._task(place) for place in range((step - 1) * width, step * width)]
 
-    def _shuffled(self, epoch: int) -> Sequence[int]:
-        order = list(range(len(self.tasks)))
+    def _task(self, place: int) -> Task:
+        epoch, place = divmod(place, len(self.tasks))
+        order = list(self.tasks)
         random.Random(f"{self.trainer.seed}/{epoch}").shuffle(order)  # noqa: S311 - a run needs repeatable chance
-        return order
+        return order[place]
 
 
-def tasks_of(run: Run, groups: int) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
-    """Return the tasks to train on and those held out. A plan prepares none. A step takes `groups`.
+def schedule_of(run: Run, trainer: TrainerConfig, estimator: Estimator, save_seconds: float | None = 60.0) -> Schedule:
+    """Return the schedule of a run that begins anew. It has no tasks in a plan that prepares none.
 
     Raises:
-        ConfigError: they cannot be read, or are fewer than a step takes.
+        ConfigError: they cannot be read or are fewer than a step takes, or a group has one rollout.
     """
-    config = run.config
+    config, groups = run.config, trainer.rollout_batch_size or 0
+    if (trainer.n_samples or 0) < 2:
+        raise ConfigError("`n_samples` is 1, and a rollout is compared with its group: give 2 or more (--n-samples)")
     tasks = tuple(read_tasks(run.task_data, config)) if run.task_data.is_file() else ()
     held_out = tuple(read_tasks(run.eval_data, config)) if run.eval_data and run.eval_data.is_file() else ()
+    held_out = held_out[: config.eval.max_tasks]
     if tasks and len(tasks) < groups:
         raise ConfigError(f"{run.task_data}: {len(tasks)} tasks, and a step takes {groups}. Lower --rollout-batch-size")
-    return tasks, held_out[: config.eval.max_tasks]
+    return Schedule(trainer=trainer, estimator=estimator, tasks=tasks, held_out=held_out, save_seconds=save_seconds)
 
 
 def runtime_of(run: Run, model: str) -> AbstractAsyncContextManager[Player]:
@@ -119,28 +122,23 @@ def plan_of(
 class Record:
     """The files of a run while it trains: a line of metrics for each step, the summary, the judge of drift.
 
-    `steps` is the number of steps so far. `facts` returns what else the summary says.
+    `steps` is the number of steps so far. `facts` are what else the summary says. `report` gets each line,
+    `drift` judges the difference of both logprobs.
     """
 
-    def __init__(self, run: Run, packages: Sequence[str], facts: Callable[[], Mapping[str, Any]]) -> None:
+    def __init__(self, run: Run, packages: Sequence[str], facts: Mapping[str, Any], report: Report) -> None:
         self.steps = 0
-        self._run, self._facts = run, facts
+        self._run, self._facts, self._report = run, facts, report
         self._ending: dict[str, Any] = {"error": BROKE_OFF}
         self._versions = versions_of(packages)
         self._history = run.folder / "metrics.jsonl"
         self._summary = SummaryFile(run.folder, self._summary_of)
-        self._drift = LogprobDrift(run.config.trainer.max_logprob_difference)
+        self.drift = LogprobDrift(run.config.trainer.max_logprob_difference)
 
     def add(
-        self,
-        kind: Kind,
-        step: int,
-        outcomes: Sequence[Outcome],
-        *,
-        seconds: float,
-        more: Mapping[str, float],
-    ) -> dict[str, float]:
-        """Write the line of a step or an evaluation, and return its metrics.
+        self, kind: Kind, step: int, outcomes: Sequence[Outcome], more: Mapping[str, float], *, seconds: float
+    ) -> None:
+        """Write the line of a step or an evaluation.
 
         Raises:
             OrlError: it cannot be written.
@@ -151,17 +149,8 @@ class Record:
         if kind == "train":
             self.steps = step
             if DIFFERENCE in metrics:
-                self._drift.add(metrics[DIFFERENCE])
-        return metrics
-
-    def check_drift(self) -> None:
-        """End the run if training and engine have other weights.
-
-        Raises:
-            OrlError: their logprobs differ too much.
-        """
-        if self._drift.fault:
-            raise OrlError(self._drift.fault)
+                self.drift.add(metrics[DIFFERENCE])
+        self._report(kind, step, metrics)
 
     @contextmanager
     def running(self) -> Generator[None]:
@@ -202,7 +191,7 @@ class Record:
             steps=self.steps,
             seconds_total=round(time.monotonic() - self._run.started, 1),
             versions=self._versions,
-            **self._facts(),
+            **self._facts,
             **self._run.facts,
         )
 
@@ -217,14 +206,11 @@ def versions_of(packages: Sequence[str]) -> dict[str, str]:
 
 
 class Course:
-    """One run of an open `policy` and `player`; `report` takes the lines of its metrics."""
+    """One run of an open `policy` and `player`."""
 
-    def __init__(
-        self, run: Run, schedule: Schedule, policy: Policy, player: Player, record: Record, report: Report
-    ) -> None:
+    def __init__(self, run: Run, schedule: Schedule, policy: Policy, player: Player, record: Record) -> None:
         self._run, self._schedule, self._policy, self._player = run, schedule, policy, player
-        self._record, self._report = record, report
-        self._measured = -1
+        self._record, self._measured = record, -1
         self._saved = record.steps = schedule.done
 
     async def run(self) -> None:
@@ -255,7 +241,7 @@ class Course:
     async def step(self, step: int) -> None:
         """Play a batch of groups, train on it, and let the engine have the new weights."""
         started = time.monotonic()
-        outcomes, scored = await compared(self._run.config, await self._play(self._training(step)))
+        outcomes, scored = await compared(self._run.config, await self._play("train", step))
         played = time.monotonic()
         turns = self._run.config.turn_advantages
         rows = rows_of(outcomes, self._schedule.group_size, self._schedule.estimator, turns=turns)
@@ -273,8 +259,9 @@ class Course:
                 "step_seconds": ended - started,
             }
             more = {**trained, **synced, **scored, **seconds, **self._gpu_usage()}
-            self._report("train", step, self._record.add("train", step, outcomes, seconds=ended - started, more=more))
-        self._record.check_drift()
+            self._record.add("train", step, outcomes, more, seconds=ended - started)
+        if fault := self._record.drift.fault:
+            raise OrlError(fault)
 
     async def measure(self) -> None:
         """Play the held-out tasks, if there are any, once for the same weights."""
@@ -282,38 +269,25 @@ class Course:
         if not self._schedule.held_out or self._measured == step:
             return
         started = time.monotonic()
-        outcomes = await self._play(self._evaluation(step))
+        outcomes = await self._play("eval", step)
         self._measured = step
-        seconds = time.monotonic() - started
-        self._report("eval", step, self._record.add("eval", step, outcomes, seconds=seconds, more=self._gpu_usage()))
+        self._record.add("eval", step, outcomes, self._gpu_usage(), seconds=time.monotonic() - started)
 
     async def save(self) -> None:
         """Write the checkpoint of the steps so far."""
         await self._policy.save(self._run.folder / CHECKPOINT, self._record.steps)
         self._saved = self._record.steps
 
-    def _training(self, step: int) -> Batch:
-        trainer = self._schedule.trainer
-        return Batch(
-            tasks=self._schedule.tasks_of(step),
-            samples=self._schedule.group_size,
-            name=f"train/{step}",
-            seed=trainer.seed,
-            sampling={"temperature": trainer.temperature, "top_p": 1.0},
+    async def _play(self, kind: Kind, step: int) -> list[Outcome]:
+        schedule, held_out = self._schedule, self._run.config.eval
+        sampling = {"temperature": schedule.trainer.temperature, "top_p": 1.0}
+        batch = Batch(
+            tasks=schedule.tasks_of(step) if kind == "train" else schedule.held_out,
+            samples=schedule.group_size if kind == "train" else held_out.samples,
+            name=f"{kind}/{step}",
+            seed=schedule.trainer.seed,
+            sampling=sampling if kind == "train" else {"temperature": held_out.temperature, "top_p": held_out.top_p},
             step=step,
+            evaluation=kind == "eval",
         )
-
-    def _evaluation(self, step: int) -> Batch:
-        own = self._run.config.eval
-        return Batch(
-            tasks=self._schedule.held_out,
-            samples=own.samples,
-            name=f"eval/{step}",
-            seed=self._schedule.trainer.seed,
-            sampling={"temperature": own.temperature, "top_p": own.top_p},
-            step=step,
-            evaluation=True,
-        )
-
-    async def _play(self, batch: Batch) -> list[Outcome]:
         return await play(batch, self._player, self._policy.engine(), lambda outcome: outcome)

@@ -7,29 +7,31 @@ sections, their flags and the tasks.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 from msgspec import structs
-from orl_core.config import RunConfig, decode_config
+from orl_core.config import RunConfig, TrainerConfig, decode_config
 from orl_core.config.limits import context_tokens_of
 from orl_core.errors import ConfigError
+from orl_core.task import Task
 
 from orl_rollout.run_folder.config_file import read_object
 
-# Keys of these may differ: addresses, paths, limits of this machine, tracking, the number of steps, and evaluation.
-FREE = {
-    "": "secrets chat_template_date eval",
-    "environments": "secrets base_url send_api_key version max_concurrency call_timeout replay eval_splits "
-    "success_reward",
-    "rollout": "patience max_error_rate reward_timeout reward_concurrency journal upload call_timeout turn_timeout "
-    "rollout_timeout",
-    "group_reward": "timeout",
-    "trainer": "backend num_rollout max_tokens_per_gpu save_interval task_data wandb_project wandb_run wandb_mode "
-    "max_logprob_difference tensorboard",
-}
+# Keys that may differ: addresses, paths, limits of this machine, tracking, the number of steps, and evaluation.
+FREE = (
+    "secrets.* chat_template_date eval.* group_reward.timeout "
+    "environments.*.secrets.* environments.*.base_url environments.*.send_api_key environments.*.version "
+    "environments.*.max_concurrency environments.*.call_timeout environments.*.replay environments.*.eval_splits "
+    "environments.*.success_reward rollout.patience rollout.max_error_rate rollout.*_timeout rollout.journal "
+    "rollout.reward_concurrency rollout.upload trainer.backend trainer.num_rollout trainer.max_tokens_per_gpu "
+    "trainer.save_interval trainer.task_data trainer.wandb_* trainer.max_logprob_difference trainer.tensorboard "
+    "trainer.*.*"
+)
 OWN = {("openreward_run_name",), *(("trainer", name) for name in ("load", "model", "allow_changes"))}  # of each run
 MOST = 60  # characters of a value that a line shows
 
@@ -67,6 +69,45 @@ def check_resume(
     return [f"{'.'.join(key)} was {old}, and is {new} now" for key, (old, new) in shown.items()]
 
 
+def order_of(trainer: TrainerConfig, tasks: Sequence[Task]) -> dict[str, Any]:
+    """Return the settings that fix what each step plays. `trainer` has no default left.
+
+    `tasks` is a digest of their keys; "" is not known.
+    """
+    keys = "\n".join(task.key for task in tasks)
+    return {
+        "seed": trainer.seed,
+        "rollout_batch_size": trainer.rollout_batch_size,
+        "n_samples": trainer.n_samples,
+        "tasks": sha256(keys.encode()).hexdigest() if tasks else "",
+    }
+
+
+def check_order(
+    config: RunConfig, before: Mapping[str, Any], order: Mapping[str, Any], step: int, fixed: Collection[str] = ()
+) -> None:
+    """Refuse to continue a checkpoint of `step` steps and the settings `before` with other ones.
+
+    `trainer.allow_changes` may name a setting that is not `fixed`.
+
+    Raises:
+        ConfigError: a setting differs, or no step is left.
+    """
+    load, trainer = config.trainer.load, config.trainer
+    for name, now in order.items():
+        if now in ("", then := before.get(name, now)):
+            continue
+        own = is_allowed(config, "trainer", trainer.backend or "", name) or is_allowed(config, "trainer", name)
+        if own and name not in fixed:
+            continue
+        if name == "tasks":
+            raise ConfigError(f"--load {load}: tasks.jsonl has changed since its run began. Give it the same tasks")
+        advice = "" if name in fixed else f", or give --allow-changes {name}"
+        raise ConfigError(f"--load {load}: its run has `{name}` {then}, and this one {now}. Set it as it was{advice}")
+    if trainer.num_rollout is not None and step >= trainer.num_rollout:
+        raise ConfigError(f"--load {load}: it has {step} steps already. Set --num-rollout to more than {step}")
+
+
 def is_allowed(config: RunConfig, *key: str) -> bool:
     """Return whether `trainer.allow_changes` names `key`, a section that holds it, or its last part."""
     named = {name.strip() for name in (config.trainer.allow_changes or "").split(",")}
@@ -101,11 +142,8 @@ def _walk(tree: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tu
 
 def _is_free(key: tuple[str, ...], *sides: Mapping[tuple[str, ...], object]) -> bool:
     """Tell whether a key may differ. A default of a trainer may not be known here: the trainer compares it."""
-    section = key[0] if len(key) > 1 and key[0] in FREE else ""
-    if section == "trainer" and (len(key) > 2 or not all(key in side for side in sides)):
-        return True
-    names = key[2:3] if section == "environments" else key[1:2] if section else key[:1]
-    return bool({*names} & {*FREE[section].split()})
+    known = key[0] != "trainer" or all(key in side for side in sides)
+    return not known or any(fnmatchcase(".".join(key), pattern) for pattern in FREE.split())
 
 
 def _shown(value: object) -> str:

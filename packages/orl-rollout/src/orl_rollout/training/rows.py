@@ -86,29 +86,21 @@ def members_of(outcomes: Sequence[Outcome], group_size: int) -> list[Member]:
     ]
 
 
-def advantages_per_id(
-    outcomes: Sequence[Outcome], group_size: int, *, center: bool, scale: bool, turns: bool
-) -> list[list[list[float]]]:
-    """Return the advantages of the response ids of each datum of each outcome: 0 where an id does not train."""
-    gained = iter(advantages_of(members_of(outcomes, group_size), center=center, scale=scale, turns=turns))
-    return [[_masked(datum, next(gained)) for datum in outcome.datums] for outcome in outcomes]
-
-
-def _masked(datum: Datum, turns: Sequence[tuple[int, float]]) -> list[float]:
-    spread = advantages_per_token(turns, len(datum.response))
-    return [gained if trains else 0.0 for gained, trains in zip(spread, datum.loss_mask, strict=True)]
-
-
 def rows_of(outcomes: Sequence[Outcome], group_size: int, estimator: Estimator, *, turns: bool) -> list[Row]:
     """Return the rows that train, with advantages within each `group_size` adjacent outcomes."""
-    center, scale = estimator.center, estimator.scale
-    gained = advantages_per_id(outcomes, group_size, center=center, scale=scale, turns=turns)
+    members = members_of(outcomes, group_size)
+    gained = advantages_of(members, center=estimator.center, scale=estimator.scale, turns=turns)
+    data = [datum for outcome in outcomes for datum in outcome.datums]
     return [
-        Row(datum=datum, advantages=tuple(own))
-        for outcome, several in zip(outcomes, gained, strict=True)
-        for datum, own in zip(outcome.datums, several, strict=True)
+        Row(datum=datum, advantages=_per_id(datum, own))
+        for datum, own in zip(data, gained, strict=True)
         if datum.trainable and any(datum.loss_mask)
     ]
+
+
+def _per_id(datum: Datum, turns: Sequence[tuple[int, float]]) -> tuple[float, ...]:
+    spread = advantages_per_token(turns, len(datum.response))
+    return tuple(gained if trains else 0.0 for gained, trains in zip(spread, datum.loss_mask, strict=True))
 
 
 def trained_ids(rows: Sequence[Row]) -> int:
