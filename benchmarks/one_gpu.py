@@ -37,7 +37,7 @@ from orl_local.settings import Settings, settings_of
 from orl_rollout.edge import interrupt
 from orl_rollout.gpus import gpu_memory
 from orl_rollout.loop.engine import Engine
-from orl_rollout.memory.model import config_of, shape_of
+from orl_rollout.memory import config_of, shape_of
 from orl_rollout.sglang.client import SglangEngine
 from orl_rollout.training.rows import Row
 from orl_testing import SglangServer
@@ -254,7 +254,7 @@ def measure(console: Console, work: Work, folder: Path, url: str, *, small: bool
         table.add_row(phase, f"{seconds:.2f}", f"{seconds / mine:.2f}")
     console.print(table)
     peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
-    estimate = training(shape_of(model.config.to_dict()), sizes_of(config, settings, gpu=not small)).total
+    estimate = training(shape_of(model.config.to_dict()), sizes_of(config, settings)).total
     console.print(
         f"{len(played)} conversations of up to {longest} ids; update: peak {peak / GIB:.2f} GiB, estimate "
         f"{estimate / GIB:.2f} GiB"

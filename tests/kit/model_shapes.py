@@ -39,3 +39,58 @@ QWEN3: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": False,
     },
 }
+# config.json and billions of parameters, as the model's card or its paper tells them.
+PUBLISHED: dict[str, tuple[dict[str, Any], float]] = {
+    "Qwen3-0.6B": (QWEN3["0.6B"], 0.6),
+    "Qwen3-4B": (QWEN3["4B"], 4.0),
+    "Qwen3-8B": (QWEN3["8B"], 8.2),
+    "Qwen3-30B-A3B": (QWEN3["30B-A3B"], 30.5),
+    "gemma-2-2b": (
+        {
+            "model_type": "gemma2",
+            "vocab_size": 256_000,
+            "hidden_size": 2304,
+            "intermediate_size": 9216,
+            "num_hidden_layers": 26,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+            "head_dim": 256,
+        },
+        2.61,
+    ),
+    "gpt-oss-20b": (
+        {
+            "model_type": "gpt_oss",
+            "vocab_size": 201_088,
+            "hidden_size": 2880,
+            "intermediate_size": 2880,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 64,
+            "num_key_value_heads": 8,
+            "head_dim": 64,
+            "num_local_experts": 32,
+            "num_experts_per_tok": 4,
+            "tie_word_embeddings": False,
+        },
+        20.9,
+    ),
+    "DeepSeek-V3": (
+        {
+            "model_type": "deepseek_v3",
+            "vocab_size": 129_280,
+            "hidden_size": 7168,
+            "intermediate_size": 18_432,
+            "moe_intermediate_size": 2048,
+            "num_hidden_layers": 61,
+            "num_attention_heads": 128,
+            "num_key_value_heads": 128,
+            "n_routed_experts": 256,
+            "n_shared_experts": 1,
+            "num_experts_per_tok": 8,
+            "first_k_dense_replace": 3,
+            "kv_lora_rank": 512,
+            "qk_rope_head_dim": 64,
+        },
+        671.0,
+    ),
+}

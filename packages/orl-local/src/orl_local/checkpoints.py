@@ -17,7 +17,7 @@ from orl_core.config import RunConfig
 from orl_core.errors import ConfigError, OrlError, boundary
 from orl_core.task import Task
 from orl_rollout.edge.files import replace
-from orl_rollout.memory.estimate import GIB
+from orl_rollout.memory import GIB
 from orl_rollout.run_folder.checkpoint import WORDS, Checkpoint, checkpoint_in, conversion_of, write_note
 from orl_rollout.run_folder.config_file import read_object
 from orl_rollout.training import resume

@@ -13,7 +13,7 @@ from typing import Any
 
 from orl_core.errors import EngineError, boundary
 from orl_core.trajectory import Generation
-from orl_rollout.memory.model import chosen_of, config_of
+from orl_rollout.memory import config_of, experts_of
 
 _FIELDS = {"routed_experts": "rollout_routed_experts", "indexer_topk": "rollout_indexer_topk"}
 _OPTIONS = {"routed_experts": "use_rollout_routing_replay", "indexer_topk": "use_rollout_indexer_replay"}
@@ -66,7 +66,7 @@ def _replayed(args: Any) -> list[str]:
 def _routed(args: Any) -> tuple[int, int]:
     """Return the layers, and the experts that a token chooses: an option of Megatron, which FSDP has not."""
     chosen = getattr(args, "moe_router_topk", None)
-    return args.num_layers, chosen or chosen_of(config_of(args.hf_checkpoint))
+    return args.num_layers, chosen or experts_of(config_of(args.hf_checkpoint))[1]
 
 
 def _decoded(name: str, extras: Mapping[str, Any], rows: int, args: Any) -> Any:

@@ -17,7 +17,7 @@ def recipe(model: str) -> dict[str, float]:
     from contextlib import suppress
 
     from orl_core.errors import ConfigError
-    from orl_rollout.memory.model import config_of, shape_of
+    from orl_rollout.memory import config_of, shape_of
 
     from orl_local.settings import TINY
 

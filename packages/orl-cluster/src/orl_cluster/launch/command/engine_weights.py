@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from orl_core.errors import ConfigError
-from orl_rollout.memory.model import config_of
+from orl_rollout.memory import config_of
 from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER, checkpoint_in, lasting_name, trained_number
 
 from orl_cluster.launch.argv import Options, merge, names_in, value_of

@@ -11,7 +11,7 @@ from orl_core.config import TrainerConfig
 from orl_core.errors import ConfigError, boundary
 from orl_core.text import did_you_mean
 from orl_rollout.edge import children
-from orl_rollout.memory.model import config_of, experts_of
+from orl_rollout.memory import config_of, experts_of
 
 from orl_cluster.launch.argv import number, value_of
 from orl_cluster.launch.command.layout import LaunchRequest
@@ -57,7 +57,7 @@ def is_mixture(request: LaunchRequest, shape: Sequence[str]) -> bool:
     if experts or shape:
         return (number(experts, EXPERTS) or 0) > 1
     with suppress(ConfigError):
-        return experts_of(config_of(absolute(request.trainer.model or MODEL))) > 1
+        return experts_of(config_of(absolute(request.trainer.model or MODEL)))[0] > 1
     return False
 
 
