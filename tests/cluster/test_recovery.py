@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from orl_cluster.launch.argv import value_of
-from orl_cluster.launch.command.layout import CONTEXT, PER_GPU
-from orl_cluster.launch.options import CONTEXT_PARALLEL
-from orl_cluster.launch.run.attempts import ENGINES, Change, changed, going_on, next_change, saved_step
+from orl_cluster.launch.options import CONTEXT, CONTEXT_PARALLEL, ENGINE_SHARE, PER_GPU
+from orl_cluster.launch.run.attempts import Change, changed, going_on, next_change, saved_step
 from orl_cluster.launch.run.process import failure_of
 from orl_core.config import EnvironmentConfig, RunConfig, TrainerConfig
 from orl_rollout.run_folder.contract import Run
@@ -21,7 +20,7 @@ TRACEBACK, FAILED = (
     "Traceback (most recent call last):\n",
     "ray.exceptions.RayTaskError(ConnectionError): \x1b[36mray::",
 )
-ARGV = [PER_GPU, "8192", CONTEXT, "8192", ENGINES, "0.7", "--seed", "1"]
+ARGV = [PER_GPU, "8192", CONTEXT, "8192", ENGINE_SHARE, "0.7", "--seed", "1"]
 
 
 def all_changes(argv: list[str], given: tuple[str, ...] = (), *, in_engine: bool = False) -> list[Change]:
@@ -34,36 +33,36 @@ def all_changes(argv: list[str], given: tuple[str, ...] = (), *, in_engine: bool
 
 def test_each_option_is_lowered_in_turn():  # shows A16 E12 G19
     made = [(change.option, change.after) for change in all_changes(ARGV)]
-    assert made[:4] == [(PER_GPU, "4096"), (CONTEXT, "4096"), (ENGINES, "0.55"), (PER_GPU, "2048")]
+    assert made[:4] == [(PER_GPU, "4096"), (CONTEXT, "4096"), (ENGINE_SHARE, "0.55"), (PER_GPU, "2048")]
     assert made[-1] == (CONTEXT, "1024")
 
 
 def test_larger_of_packing_and_context_is_lowered_first():
-    argv = [PER_GPU, "4096", CONTEXT, "32768", ENGINES, "0.7", CONTEXT_PARALLEL, "2"]
+    argv = [PER_GPU, "4096", CONTEXT, "32768", ENGINE_SHARE, "0.7", CONTEXT_PARALLEL, "2"]
     made = [(change.option, change.after) for change in all_changes(argv)]
-    assert made[:4] == [(CONTEXT, "16384"), (CONTEXT, "8192"), (ENGINES, "0.55"), (PER_GPU, "2048")]
+    assert made[:4] == [(CONTEXT, "16384"), (CONTEXT, "8192"), (ENGINE_SHARE, "0.55"), (PER_GPU, "2048")]
 
 
 def test_full_engine_gives_up_its_share_first():
-    assert all_changes(ARGV, in_engine=True)[0] == Change(option=ENGINES, before="0.7", after="0.55")
+    assert all_changes(ARGV, in_engine=True)[0] == Change(option=ENGINE_SHARE, before="0.7", after="0.55")
 
 
 @given(
     tokens=st.integers(1, 200_000),
     context=st.integers(1, 200_000),
     share=st.floats(0.1, 0.95).map(lambda share: round(share, 2)),
-    kept=st.sets(st.sampled_from([PER_GPU, CONTEXT, ENGINES])),
+    kept=st.sets(st.sampled_from([PER_GPU, CONTEXT, ENGINE_SHARE])),
     in_engine=st.booleans(),
 )
 def test_changes_only_lower_and_come_to_an_end(
     tokens: int, context: int, share: float, kept: set[str], *, in_engine: bool
 ):
-    argv = [PER_GPU, str(tokens), CONTEXT, str(context), ENGINES, str(share), "--seed", "1"]
+    argv = [PER_GPU, str(tokens), CONTEXT, str(context), ENGINE_SHARE, str(share), "--seed", "1"]
     made = all_changes(argv, tuple(kept), in_engine=in_engine)
     assert all(float(change.after) < float(change.before) for change in made)
     assert not kept & {change.option for change in made}
     last = changed(argv, made)
-    assert sorted(word for word in last if word.startswith("--")) == sorted([PER_GPU, CONTEXT, ENGINES, "--seed"])
+    assert sorted(word for word in last if word.startswith("--")) == sorted([PER_GPU, CONTEXT, ENGINE_SHARE, "--seed"])
     assert all(value_of(last, option) == value_of(argv, option) for option in (*kept, "--seed"))
 
 
@@ -95,7 +94,7 @@ def test_checkpoint_is_what_training_wrote(tmp_path: Path):
     tracker.write_text("20\n", encoding="utf-8")
     first = saved_step(tmp_path)
     assert first is not None
-    assert first.number == 20
+    assert first[0] == 20
     os.utime(tracker, ns=(1, 1))
     assert saved_step(tmp_path) != first, "the same step, saved again"
 

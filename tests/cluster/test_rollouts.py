@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from orl_cluster.hooks import kept
-from orl_cluster.hooks.group_scores import rollout_of
-from orl_cluster.hooks.kept import KeptRollout
+from orl_cluster.hooks import worker
+from orl_cluster.hooks.samples import rollout_of
+from orl_cluster.hooks.worker import KeptRollout
 from orl_rollout.loop.clock import Pause
 from orl_rollout.results.outcome import Outcome
 
@@ -69,7 +69,7 @@ async def test_rollout_without_a_pause_ends_at_once():
 
 
 async def test_rollout_that_nobody_asks_for_ends(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(kept, "KEEP_SECONDS", 0.0)
+    monkeypatch.setattr(worker, "KEEP_SECONDS", 0.0)
     play = Play(1)
     rollout = KeptRollout(play)
     await rollout.proceed()

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from orl_cluster.launch.command.row_check import check_rows
+from orl_cluster.launch.cluster_trainer import check_rows
 from orl_core.errors import ConfigError
 from orl_core.task import Task, row_of
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from orl_cluster.launch.run.watch import StallWatch
+from orl_cluster.launch.run.process import StallWatch
 from orl_core.errors import OrlError
 from orl_rollout.run_folder import metrics_log, turn_count
 from orl_rollout.run_folder.turn_count import TurnCount

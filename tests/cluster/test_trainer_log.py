@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from orl_cluster.hooks.trainer_hooks import staleness_of
-from orl_cluster.launch.run.trainer_log import NAMES, Updates, followed
+from orl_cluster.launch.run.trainer_log import NAMES, followed, updates_in
 from orl_core.config import TrainerConfig
 from orl_rollout.run_folder import metrics_log
 from orl_rollout.run_folder.judges import DIFFERENCE, WINDOW, fault_in
@@ -19,9 +19,7 @@ LOGS = Path(__file__).parents[1] / "golden" / "trainer_log"
 
 
 def updates_of(name: str) -> list[tuple[int, dict[str, float]]]:
-    updates = Updates()
-    found = [one for line in (LOGS / name).read_text().splitlines() for one in updates.read(line)]
-    return [*found, *updates.end()]
+    return [*updates_in((LOGS / name).read_text().splitlines())]
 
 
 def test_slime_log_gives_means_over_updates_of_a_batch() -> None:  # shows A43

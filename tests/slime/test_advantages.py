@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from orl_cluster.hooks.turns import TURNS, TurnAdvantages, store_turns
+from orl_cluster.hooks.samples import TURNS, TurnAdvantages, store_turns
 from orl_core.datum import Datum
 from orl_core.errors import ConfigError
 from orl_slime.advantages import reinforce_plus_plus, turn_advantages

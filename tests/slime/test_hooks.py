@@ -13,8 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from orl_cluster.hooks.group_scores import OFFERED, SCORED, store_conversation
-from orl_cluster.hooks.samples import fill, split
+from orl_cluster.hooks.samples import OFFERED, SCORED, fill, split, store_conversation
 from orl_cluster.hooks.worker import aclose, run_of
 from orl_core.errors import ConfigError, RunAborted
 from orl_rollout.results.outcome import Outcome

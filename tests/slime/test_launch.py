@@ -73,7 +73,6 @@ def test_a_command_line_of_cookbook_and_tutorial_gives_the_golden_command(
 @pytest.mark.parametrize(
     ("argv", "told"),
     [
-        (["--", "--lr-decay-stile=cosine"], "did you mean --lr-decay-style?"),
         (["--", "-use-kl-loss"], "did you mean --use-kl-loss?"),
         (["--", "eps-clip", "0.3"], "eps-clip: expected an option of the trainer"),
         (["--", "--eps-clip", "0.3", "--", "--lr", "1"], "--: expected an option of the trainer"),
@@ -85,7 +84,6 @@ def test_a_command_line_of_cookbook_and_tutorial_gives_the_golden_command(
         (["--", "--rollout-num-gpus", "8"], "is set by --rollout-gpus"),
         (["--task-data", "none.jsonl"], "none.jsonl: no such file"),
         (["--n-sample", "4"], "did you mean --n-samples?"),
-        (["--", "--rollout-external-engine-addrs", "10.0.0.2:30000"], "--actor-gpus and --rollout-gpus"),
         (["--async"], "--actor-gpus and --rollout-gpus"),
         (["--num-gpus", "6", "--tp", "4"], "--tp 4 does not divide"),
         (["--num-gpus", "8", "--tp", "1", *SMALL], "fewer rollouts than the 8 data-parallel ranks of 8 training GPUs"),
@@ -95,8 +93,6 @@ def test_a_command_line_of_cookbook_and_tutorial_gives_the_golden_command(
         ([*APART, "--set", "thinking=strip", "--", *FULLY_ASYNC], "makes several samples of a rollout"),
         (["--", "--gradient-checkpointing"], "ignore; use --recompute-granularity full"),
         (["--", "--async-buffer-size", "4"], "ignore; use --update-weights-interval"),
-        (["--", "--max-turns", "5"], "ignore; use `environments.NAME.max_turns`"),
-        (["--", "--wandb-key", "x"], "WANDB_API_KEY"),
     ],
 )
 # shows A22 A23 B4 B14 B26 E3 E5 F4 F5 F8 F10 G25
@@ -355,13 +351,8 @@ def test_resume_folder_without_checkpoint_prevents_start(orl: Orl, working: Path
     (before.parent / "config.json").write_text("{}", encoding="utf-8")
     (working / "file").write_text("", encoding="utf-8")
     argv = ["--model", model, "--model-args", "qwen3-0.6B", "--load"]
-    for load, told in (
-        ("typo", "name the folder that --save named"),
-        ("file", "name the folder that --save named"),
-        (str(before.parent), f"did you mean {before}?"),
-        (str(before / "iter_0000003"), f"did you mean {before}?"),
-    ):
-        (line,) = [line for line in orl.planned(*argv, load).splitlines() if told in line]
+    for load in ("typo", "file", str(before.parent), str(before / "iter_0000003")):
+        (line,) = [line for line in orl.planned(*argv, load).splitlines() if "name the folder that --save" in line]
         assert line.startswith(f"# it would not start on this machine: --load {working / load}: no checkpoint is there")
     assert "load " not in orl.planned(*argv, str(before)).partition("\n# ")[2]
     for step in ("4", "rubbish", ""):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from orl_launcher.trainers import WOULD_NOT_START
 from orl_rollout.run_folder.checkpoint import NOTE
 
 from tests.kit.saved import hugging_face, saved
-from tests.two_pythons.environment import STAND_INS
 from tests.two_pythons.fixtures import Orl
 
 MODEL = ["--model", "Qwen3-0.6B"]
@@ -84,8 +82,6 @@ def test_command_has_the_shape_of_the_model(
         (["megatron"], "no note tells its model"),
         (["megatron", "--model", "Qwen/Qwen3-0.6B"], "`hf download Qwen/Qwen3-0.6B --local-dir FOLDER`"),
         (["megatron", "--model", "megatron"], "--model megatron"),
-        (["megatron", *MODEL, "--num-gpus", "2"], "--num-gpus 2"),
-        (["megatron", *MODEL, "--model-args", "x"], "--model-args x"),
         (["megatron", *MODEL, "--output", "fsdp"], "fsdp exists"),
         (["megatron", *MODEL, "--", "--input-dir", "x"], "--input-dir"),
         (["megatron", *MODEL, "--", "-f"], "-f"),
@@ -95,11 +91,6 @@ def test_command_has_the_shape_of_the_model(
 )
 def test_option_without_use_is_refused(convert: Convert, argv: list[str], message: str) -> None:
     assert message in convert.fault(*argv)
-
-
-def test_other_format_of_megatron_is_refused(convert: Convert) -> None:
-    (convert.working / "megatron" / "iter_0000019" / "common.pt").unlink()
-    assert "common.pt" in convert.fault("megatron", *MODEL)
 
 
 def test_rows_of_the_vocabulary_are_those_of_the_model(convert: Convert) -> None:
@@ -136,11 +127,3 @@ def test_failed_conversion_leaves_its_log_alone(convert: Convert, monkeypatch: p
     assert "MemoryError: no memory for [secret] (see" in convert.fault("megatron", *MODEL, "--python", convert.python)
     assert not (convert.working / "megatron_hf").exists()
     assert "orl-secret-token" not in log.read_text(encoding="utf-8")
-
-
-@pytest.mark.slow
-def test_trainer_without_the_tool_is_refused(convert: Convert, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = convert.working / "other"
-    shutil.copytree(STAND_INS["slime"], other, ignore=shutil.ignore_patterns("tools", "__pycache__"))
-    monkeypatch.setenv("PYTHONPATH", str(other))
-    assert "convert_torch_dist_to_hf.py" in convert.fault("megatron", *MODEL, "--python", convert.python)

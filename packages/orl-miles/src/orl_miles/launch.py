@@ -7,26 +7,61 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 from urllib.request import getproxies_environment
 
 from msgspec import structs
 from orl_cluster.launch import cluster_trainer
+from orl_cluster.launch.argv import Options
+from orl_cluster.launch.command import trainer_defaults
 from orl_cluster.launch.command.command import Command
+from orl_cluster.launch.command.layout import LaunchRequest
 from orl_cluster.launch.command.model_shape import is_mixture, model_shape
+from orl_cluster.launch.command.trainer_defaults import SUCCESSORS, UNREPLAYED, batch_size, critic_load
 from orl_cluster.launch.machine.installation import Installation
-from orl_cluster.launch.options import cluster_of
+from orl_cluster.launch.options import CONTEXT_PARALLEL, LORA, REPLAY, RUN_NAME, cluster_of
 from orl_core.config import TrainerConfig
 from orl_core.errors import ConfigError
+from orl_core.estimators import OPTION
 from orl_rollout.run_folder.contract import Run
 
-from orl_miles import args
-from orl_miles.probe import obstacle
+from orl_miles.probe import FLASH, OWN_ROUTER, obstacle
 
+MODE = "--true-on-policy-mode"
+ATTENTION, ENGINE_ATTENTION = "--attn-implementation", "--sglang-attention-backend"
+KERNELS = {"flash_attention_3": "fa3", "triton": "triton"}  # equal kernels: training's, and the engine's
+SET: Options = {
+    "--deterministic-mode": True,
+    "--sglang-enable-deterministic-inference": True,
+    "--sglang-rl-on-policy-target": "fsdp",
+}
+VARIABLES = {
+    "NCCL_ALGO": "allreduce:tree",
+    "NVTE_ALLOW_NONDETERMINISTIC_ALGO": "0",
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+}
+RECOMPUTE = "--recompute-logprobs-via-prefill"
+Backend = Literal["fsdp", "megatron"]
+
+PACK, MICRO_BATCH = "--use-dynamic-batch-size", "--micro-batch-size"
+# miles' parser takes these options with FSDP, which obeys neither.
+IGNORED = {
+    LORA: "FSDP trains every weight. Use --train-backend megatron",
+    RUN_NAME: f"use {SUCCESSORS['fsdp'][RUN_NAME]}",
+}
+NOT_REINFORCE = (
+    "miles ends the job at the first rollout without a trained token, such as one that failed: "
+    "use reinforce_plus_plus_baseline, or train with slime"
+)
+FULLY_ASYNC = "--fully-async"
+REPLAY_BY_HAND = f"{UNREPLAYED} {{}}. If your miles can, give {REPLAY} after `--`"
+NOT_FULLY_ASYNC = ("--partial-rollout", "--rollout-function-path", "--rollout-all-samples-process-path")
 SHAPE = "miles.utils.external_utils.model_args_utils"  # prints the shape in a script that it is given without suffix
 V1 = "MILES_USE_LEGACY_ROLLOUT_V1"
-LESS_MEMORY: dict[args.Backend, str] = {
+LESS_MEMORY: dict[Backend, str] = {
     "fsdp": f"{cluster_trainer.LESS_MEMORY}--sglang-mem-fraction-static 0.5, --fsdp-cpu-offload",
     "megatron": f"{cluster_trainer.MEGATRON_MEMORY}, --train-memory-margin-bytes",
 }
@@ -41,10 +76,9 @@ def _command_of(installation: Installation, run: Run) -> Command:
     request = cluster_trainer.request_of(installation, run, trains_in_parallel=backend == "megatron")
     shape = _shape(installation, request.trainer) if backend == "megatron" else []
     request = structs.replace(request, mixture=is_mixture(request, shape))
-    argv, notes = args.arguments(request, backend, features, shape)
-    # Megatron overlaps its communication only with one queue; FSDP only with several.
-    queues = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if backend == "megatron" else {}
-    exact = args.VARIABLES if args.is_exact(request) else {}
+    argv, notes = _arguments(request, backend, features, shape)
+    queues = trainer_defaults.ONE_QUEUE if backend == "megatron" else {}  # FSDP overlaps only with several
+    exact = VARIABLES if _is_exact(request) else {}
     return Command(
         request=request,
         argv=tuple(argv),
@@ -80,6 +114,116 @@ def _address() -> str:
         probe.connect(("8.8.8.8", 80))
         return str(probe.getsockname()[0])
     return ""
+
+
+def _is_exact(request: LaunchRequest) -> bool:
+    """Tell whether the run asks for true on-policy training."""
+    return request.value(MODE) is not None
+
+
+def _exact_options(request: LaunchRequest, *, fsdp: bool) -> Options:
+    """Return the options that belong to `--true-on-policy-mode`; none without it."""
+    if RECOMPUTE in request.names:
+        raise ConfigError(f"{RECOMPUTE}: it replaces the logprobs of sampling, on which orl trains. Remove it")
+    if not _is_exact(request):
+        return {}
+    if not fsdp:
+        raise ConfigError(
+            f"{MODE}: with Megatron, miles needs {RECOMPUTE} for it, which replaces the logprobs of sampling. "
+            "Use --train-backend fsdp"
+        )
+    attention = request.value(ATTENTION) or "flash_attention_3"
+    if attention not in KERNELS:
+        raise ConfigError(f"{ATTENTION} {attention}: {MODE} needs one of {', '.join(KERNELS)}. Leave it out")
+    return {**SET, ATTENTION: attention, ENGINE_ATTENTION: KERNELS[attention]}
+
+
+def _arguments(
+    request: LaunchRequest, backend: Backend, features: Collection[str], model_args: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Return miles' _arguments, and notes for their user. `model_args` is the shape that Megatron needs.
+
+    `features` are the findings of the probe in the trainer's environment.
+    """
+    estimator = request.estimator
+    if estimator.name == "reinforce_plus_plus":
+        raise ConfigError(f"{OPTION} {estimator.name}: {NOT_REINFORCE}")
+    plain = not request.run.config.environments
+    refused = trainer_defaults.REFUSED | (IGNORED if backend == "fsdp" else {})
+    trainer_defaults.refuse_by_name(request.names, refused, plain=plain)
+    _refuse_fully_async(request)
+    if request.run.config.turn_advantages:
+        raise ConfigError(
+            "miles takes one advantage for each rollout: remove `turn_advantages`, or train with local or slime"
+        )
+    parallel = backend == "megatron"
+    exact = _exact_options(request, fsdp=not parallel)
+    training, notes = _megatron(request) if parallel else _fsdp(request, features, exact)
+    reference = request.cluster.megatron_ckpt if parallel else None
+    ours = trainer_defaults.options(request, reference, {**training, **exact})
+    argv = trainer_defaults.assemble(request, {"--train-backend": backend, **ours})
+    if request.mixture and REPLAY not in request.names and (not parallel or request.value(LORA) is not None):
+        notes = [*notes, REPLAY_BY_HAND.format("with LoRA" if parallel else "with --train-backend fsdp")]
+    resumed = critic_load(argv) if estimator.critic and not request.value("--critic-load") else None
+    return [*model_args, *argv, *(["--critic-load", str(resumed)] if resumed else [])], notes
+
+
+def _megatron(request: LaunchRequest) -> tuple[Options, list[str]]:
+    replayed, notes = trainer_defaults.replays(request, able=True, routers=(OWN_ROUTER,))
+    return trainer_defaults.megatron(request, replayed=replayed), [*notes]
+
+
+def _fsdp(request: LaunchRequest, features: Collection[str], exact: Options) -> tuple[Options, list[str]]:
+    """Return the options of FSDP, and notes for their user. `exact` are those of true on-policy training."""
+    cluster = request.cluster
+    _check_schedule(request)
+    if request.value(CONTEXT_PARALLEL) not in (None, "1"):
+        raise ConfigError(f"{CONTEXT_PARALLEL}: FSDP splits no sequence. Leave it out, or use --train-backend megatron")
+    notes = [
+        f"{option} is Megatron's: --train-backend fsdp ignores it"
+        for option, value in (("--megatron-ckpt", cluster.megatron_ckpt), ("--model-args", cluster.model_args))
+        if value
+    ]
+    own = str(exact.get(ATTENTION) or request.value(ATTENTION) or "")
+    attention = own or next((name for name in FLASH if name in features), "sdpa")
+    if exact and features and attention in FLASH and attention not in features:
+        notes.append(f"{MODE} needs flash-attn-3, which is not installed with miles")
+    common: Options = {ATTENTION: attention, "--gradient-checkpointing": True}
+    if "flash" in attention:
+        return {**common, **trainer_defaults.packing(request)}, notes
+    apart = f"with {ATTENTION} {attention} packed sequences see each other; a flash-attention build keeps them apart"
+    sizes = [name for name in (PACK, MICRO_BATCH) if request.value(name) not in (None, "1")]
+    if sizes:
+        raise ConfigError(f"{sizes[0]}: {apart}: leave it out, then each is trained by itself")
+    return {**common, MICRO_BATCH: 1}, [*notes, f"sequences are not packed ({MICRO_BATCH} 1): {apart}"]
+
+
+def _check_schedule(request: LaunchRequest) -> None:
+    """Check the step: FSDP divides it evenly over the GPUs, and knows one datum of each rollout."""
+    config, layout = request.run.config, request.layout
+    if config.several_rows:
+        raise ConfigError(
+            f"{config.several_rows} makes several data of a rollout, which miles' FSDP backend does not schedule: "
+            "remove it, or use --train-backend megatron"
+        )
+    gpus = layout.actor * layout.nodes
+    batch = batch_size(request)
+    if batch % gpus:
+        raise ConfigError(
+            f"the {batch} rollouts of an update do not divide over {gpus} training GPUs: change --n-samples"
+        )
+
+
+def _refuse_fully_async(request: LaunchRequest) -> None:
+    if FULLY_ASYNC not in request.names:
+        return
+    if not request.cluster.asynchronous:
+        raise ConfigError(f"{FULLY_ASYNC} plays while it trains: give --async, --actor-gpus and --rollout-gpus")
+    for name in NOT_FULLY_ASYNC:
+        if name in request.names:
+            raise ConfigError(f"{name}: not together with {FULLY_ASYNC}")
+    if request.value("--pause-generation-mode") == "abort":
+        raise ConfigError(f"--pause-generation-mode abort: not together with {FULLY_ASYNC}; retract is the default")
 
 
 TRAINER = cluster_trainer.ClusterTrainer(name="miles", command_of=_command_of, shape_of=_shape)

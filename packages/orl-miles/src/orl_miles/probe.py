@@ -17,9 +17,9 @@ from orl_cluster.launch.argv import value_of
 from orl_cluster.launch.machine import probe
 from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER, checkpoint_in, conversion_of
 
-from orl_miles.args import FLASH, OWN_ROUTER
-
+FLASH = ("flash_attention_2", "flash_attention_3")  # the builds that are looked for; the first is miles' default
 FLASH_PACKAGES = dict(zip(("flash-attn", "flash-attn-3"), FLASH, strict=True))
+OWN_ROUTER = "--use-miles-router"  # forwards every field of a request
 
 
 def findings(argv: Sequence[str]) -> probe.Findings:

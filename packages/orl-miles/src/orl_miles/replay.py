@@ -27,11 +27,7 @@ def payload(args: Any) -> dict[str, Any]:
 
 
 def write(args: Any, sample: Any, generations: Sequence[Generation]) -> None:
-    """Write into `sample`, its tokens set, the fields that miles replays; padding if it failed, without `generations`.
-
-    Raises:
-        EngineError: what the engine returned does not fit the ids.
-    """
+    """Write into `sample` the fields that miles replays; padding if it failed, without `generations`."""
     import numpy as np
 
     rows = len(sample.tokens) - 1

@@ -336,8 +336,8 @@ def report_of(
     memories = [phase.memory(phase.sizes) for phase in phases]
     lines = [f"{'GiB on each GPU':<16}" + "".join(f"{phase.name:>12}" for phase in phases)]
     for name in (*Memory.__struct_fields__, "total"):
-        found = [getattr(memory, name) for memory in memories]
-        cells = "".join(f"{_gib(size) if size else '':>12}" for size in found)
+        sizes = [getattr(memory, name) for memory in memories]
+        cells = "".join(f"{_gib(size) if size else '':>12}" for size in sizes)
         lines.append(f"{'sum' if name == 'total' else name.replace('_', ' '):<16}{cells}")
     if not gpus:
         return MemoryReport(table="\n".join([*lines, "no GPU found: the estimate is compared with nothing", *remarks]))

@@ -15,9 +15,9 @@ from orl_cluster.launch import cluster_trainer
 from orl_cluster.launch.argv import Options, value_of
 from orl_cluster.launch.command import trainer_defaults
 from orl_cluster.launch.command.command import Command
-from orl_cluster.launch.command.critic import critic_folder, critic_load
 from orl_cluster.launch.command.layout import LaunchRequest
 from orl_cluster.launch.command.model_shape import is_mixture, model_shape
+from orl_cluster.launch.command.trainer_defaults import critic_folder, critic_load
 from orl_cluster.launch.machine.installation import Installation
 from orl_core.config import TrainerConfig
 from orl_core.config.yaml import read
@@ -36,11 +36,7 @@ PRINT_SHAPE = 'source "$1" >/dev/null && printf "%s\\0" "${MODEL_ARGS[@]}"'
 
 
 def _command_of(installation: Installation, run: Run) -> Command:
-    """Return slime's command line.
-
-    Raises:
-        ConfigError: an option that orl owns or that slime no longer has, or sizes that do not fit together.
-    """
+    """Return slime's command line."""
     request = cluster_trainer.request_of(installation, run)
     shape = _shape(installation, request.trainer)
     request = structs.replace(request, mixture=is_mixture(request, shape))
@@ -52,16 +48,21 @@ def _command_of(installation: Installation, run: Run) -> Command:
     trainer_defaults.refuse_by_name(request.names, plain=plain)
     replayed, notes = trainer_defaults.replays(request, able=_has(request, REPLAYS))
     megatron = trainer_defaults.megatron(request, replayed=replayed)
-    training = {**megatron, **_estimator_options(request), **_fully_async(request)}
+    training = {**megatron, **_fully_async(request)}
+    if request.estimator.name == "reinforce_plus_plus":
+        training[ADVANTAGES] = "orl_slime.advantages.reinforce_plus_plus"
+    if request.estimator.critic:
+        training[ROLES] = _roles_file(request)
     if run.config.turn_advantages:
-        training = {**training, **_turn_advantages(request)}
+        _check_turns(request)
+        training[ADVANTAGES] = TURN_ADVANTAGES
     ours = trainer_defaults.options(request, request.cluster.megatron_ckpt, training)
     argv = trainer_defaults.assemble(request, ours)
     return Command(
         request=request,
         argv=(*shape, *argv),
         files=_critic_files(request, argv),
-        environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
+        environment=trainer_defaults.ONE_QUEUE,
         unknown="slime, Megatron and SGLang have no option {}, which slime would ignore",
         memory=cluster_trainer.MEGATRON_MEMORY,
         problems=tuple(filter(None, [obstacle(argv)])) if installation.missing else (),
@@ -76,13 +77,6 @@ def _shape(installation: Installation, trainer: TrainerConfig) -> list[str]:
     return model_shape(installation, trainer, ".sh", printing, separator="\0")
 
 
-def _estimator_options(request: LaunchRequest) -> Options:
-    estimator = request.estimator
-    if estimator.name == "reinforce_plus_plus":
-        return {ADVANTAGES: "orl_slime.advantages.reinforce_plus_plus"}
-    return {ROLES: _roles_file(request)} if estimator.critic else {}
-
-
 def _has(request: LaunchRequest, feature: str) -> bool:
     """Tell whether slime has `feature`. A slime that is missing counts as the newest."""
     installation = request.installation
@@ -93,9 +87,6 @@ def _fully_async(request: LaunchRequest) -> Options:
     """Return the option of evaluation if slime's fully async rollout function refuses it; none without that function.
 
     It plays in one process of each node if its queue is STRAW. Then it refuses in every version.
-
-    Raises:
-        ConfigError: engines that training shares, or an option that this function does not obey.
     """
     function = request.value(ROLLOUT) or ""
     if "fully_async" not in function:
@@ -113,12 +104,8 @@ def _fully_async(request: LaunchRequest) -> Options:
     return {EVALUATION: "slime.rollout.sglang_rollout.generate_rollout"} if other else {}
 
 
-def _turn_advantages(request: LaunchRequest) -> Options:
-    """Return the option that hands advantages of turns to slime.
-
-    Raises:
-        ConfigError: another function is named for it, or the estimator or slime's queue has no place for it.
-    """
+def _check_turns(request: LaunchRequest) -> None:
+    """Refuse `turn_advantages` where another function is named for them, or estimator or queue have no place."""
     if ADVANTAGES in request.names:
         raise ConfigError(f"{ADVANTAGES}: `turn_advantages` sets it. Remove one of them")
     if request.value(TRANSPORT) == STRAW:
@@ -127,7 +114,6 @@ def _turn_advantages(request: LaunchRequest) -> Options:
     if not estimator.turns:
         known = ", ".join(one.name for one in ESTIMATORS.values() if one.turns)
         raise ConfigError(f"`turn_advantages` does not fit {OPTION} {estimator.name}. Use one of {known}")
-    return {ADVANTAGES: TURN_ADVANTAGES}
 
 
 def _roles_file(request: LaunchRequest) -> Path:
@@ -136,11 +122,7 @@ def _roles_file(request: LaunchRequest) -> Path:
 
 
 def _critic_files(request: LaunchRequest, argv: Sequence[str]) -> dict[Path, bytes]:
-    """Return the file of the critic's own folders; none without a critic, or where the user gives the file.
-
-    Raises:
-        ConfigError: the user's file gives the critic no folder of its own, or a resumed run has no critic.
-    """
+    """Return the file of the critic's own folders; none without a critic, or where the user gives the file."""
     if not request.estimator.critic:
         return {}
     if own := request.value(ROLES):

@@ -21,7 +21,7 @@ from orl_core.names import download_of
 from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER, checkpoint_in, conversion_of
 
 MEGATRON_PARSER = "slime.backends.megatron_utils.arguments"  # loaded: then every parser has been asked
-REPLAYS = "routing replay"  # its Sample reads what the engine returns (`orl_slime.replay`), from 0.3.1 on
+REPLAYS = "routing replay"  # its Sample reads what the engine returns (`orl_slime.generate`), from 0.3.1 on
 FILTERS, EVALUATES = "fully async filters", "fully async evaluates"  # its fully async function, from autumn 2026 on
 _ASYNC = "rollout/fully_async_rollout.py"
 # A feature of the installed slime: the file, and the text in it, that show it.
@@ -70,11 +70,7 @@ def obstacle(argv: Sequence[str]) -> str:
         why = "slime cannot start PPO's critic from a Hugging Face checkpoint"
     else:
         why = "slime does not read this checkpoint as it is"
-    return _unconverted(name, begins, why, begins)
-
-
-def _unconverted(name: str, begins: str, why: str, source: str) -> str:
-    return f"{name} {begins}: {why}: run {conversion_of(source, 'slime')} and name the result with --megatron-ckpt"
+    return f"{name} {begins}: {why}: run {conversion_of(begins, 'slime')} and name the result with --megatron-ckpt"
 
 
 def _of_fsdp(name: str, folder: str) -> str:

@@ -21,12 +21,18 @@ from orl_rollout.loop.clock import Pause, give_up
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.runtime.runtime import RolloutRequest
 
-from orl_cluster.hooks.group_scores import store_conversation
-from orl_cluster.hooks.kept import KeptRollout
-from orl_cluster.hooks.rows import is_task, task_of
-from orl_cluster.hooks.samples import fill, mark_aborted, mark_failed, reset_sample, split
-from orl_cluster.hooks.turns import store_turns
-from orl_cluster.hooks.worker import LoopClients, clients_of, context_tokens, run_of
+from orl_cluster.hooks.samples import (
+    fill,
+    is_task,
+    mark_aborted,
+    mark_failed,
+    reset_sample,
+    split,
+    store_conversation,
+    store_turns,
+    task_of,
+)
+from orl_cluster.hooks.worker import KeptRollout, LoopClients, clients_of, context_tokens, run_of
 
 logger = logger_of("orl")
 KEPT = "orl_kept"  # in a sample's metadata: the name of its rollout that was put aside
@@ -131,11 +137,7 @@ async def _outcome(host: Host, sample: Any, sampling: Mapping[str, Any], clients
 
 
 def _write(host: Host, sample: Any, outcome: Outcome, clients: LoopClients) -> list[Any]:
-    """Return the samples of a rollout. If one cannot be written, return one that failed.
-
-    Raises:
-        RunAborted: it is the third that cannot be written, or too many rollouts end in ERROR.
-    """
+    """Return the samples of a rollout. If one cannot be written, return one that failed."""
     try:
         with boundary(OrlError, "writing the sample"):
             samples = _fill(host, sample, outcome, clients)
@@ -168,12 +170,7 @@ def _fill(host: Host, sample: Any, outcome: Outcome, clients: LoopClients) -> li
 
 
 async def _play_by_trainer(host: Host, sample: Any, sampling: Mapping[str, Any], clients: LoopClients) -> None:
-    """Let the trainer play a row that is a plain prompt.
-
-    Raises:
-        RunAborted: too many rollouts end in ERROR.
-        ConfigError: there is no trainer.
-    """
+    """Let the trainer play a row that is a plain prompt."""
     error = ""
     try:
         with boundary(OrlError, "the trainer's own generate"):

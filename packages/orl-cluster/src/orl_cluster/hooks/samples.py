@@ -1,26 +1,32 @@
-"""From an outcome to the trainer's Sample: the fields that train, those that its metrics read, and its status.
+"""The trainer's Sample: its task, the fields that train, those that its metrics read, its status, and its metadata.
 
 It works on any object with the fields that the Samples of trainers share, and never imports a trainer. A sample that
 does not train is well-formed all the same: a trainer looks at every sample of a batch. Fields that only one trainer has
-are written by its adapter.
+are written by its adapter. What `post_process` needs of a rollout, when it sees whole groups, waits in the metadata.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Self, cast
 
 import msgspec
 from orl_core.datum import Datum
-from orl_core.trajectory import StopReason
+from orl_core.errors import ConfigError
+from orl_core.task import Task
+from orl_core.trajectory import StopReason, Trajectory
+from orl_core.turns import advantages_per_token, turns_of
 from orl_rollout.results.metrics import stats_of
 from orl_rollout.results.outcome import Outcome
-
-from orl_cluster.hooks.group_scores import store_conversation
-from orl_cluster.hooks.rows import metadata_of
+from orl_rollout.runtime.group_scores import candidate
+from orl_rollout.tasks.file import metadata_in, task_in
 
 STATS = "orl_measure"  # in a sample's metadata
+TURNS = "orl_turns"  # in a sample's metadata: [number of the turn, index of its last id, reward paid before it]
+OFFERED = "orl_conversation"  # in a sample's metadata: the conversation for the judge
+SCORED = "orl_group_score"  # and its score: a number, or None if the group could not be scored
 
 _STATUS = {
     StopReason.FINISHED: "COMPLETED",
@@ -128,3 +134,81 @@ def _anew(sample: Any, name: str) -> Any:
         counter = type(counter)()
         setattr(sample, name, counter)
     return counter
+
+
+class TurnAdvantages(float):
+    """The mean advantage of a row's tokens, for metrics; `turns` are each turn's last index and its advantage."""
+
+    turns: tuple[tuple[int, float], ...]
+
+    def __new__(cls, value: float, turns: Sequence[tuple[int, float]]) -> Self:
+        """Make it of the mean and of the turns in order."""
+        self = super().__new__(cls, value)
+        self.turns = tuple(turns)
+        return self
+
+    @classmethod
+    def of(cls, turns: Sequence[tuple[int, float]]) -> Self:
+        """Make it of the turns."""
+        return cls(sum(gained for _, gained in turns) / len(turns), turns)
+
+    def __getnewargs__(self) -> tuple[float, tuple[tuple[int, float], ...]]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return what a copy in another process is made of."""
+        return (float(self), self.turns)
+
+    def per_token(self, length: int) -> list[float]:
+        """Return the advantage of each of the `length` ids of the response."""
+        return advantages_per_token(self.turns, length)
+
+
+def store_turns(samples: Sequence[Any], datums: Sequence[Datum]) -> None:
+    """Leave the turns of one rollout in the metadata of its samples, one for each datum; none if it failed."""
+    for sample in samples:
+        sample.metadata.pop(TURNS, None)
+    for sample, turns in zip(samples, turns_of(datums), strict=False):
+        sample.metadata[TURNS] = turns
+
+
+def store_conversation(sample: Any, trajectory: Trajectory | None) -> None:
+    """Leave the conversation of `trajectory` with its sample, or take an earlier one away."""
+    sample.metadata.pop(OFFERED, None)
+    sample.metadata.pop(SCORED, None)
+    if trajectory is not None:
+        sample.metadata[OFFERED] = msgspec.to_builtins(candidate(trajectory))
+
+
+def flat(samples: Iterable[Any]) -> list[Any]:
+    """Return the samples of calls that returned a sample each, or a list of them."""
+    lists = [cast("list[Any]", one) if isinstance(one, list) else [one] for one in samples]
+    return [sample for members in lists for sample in members]
+
+
+def rollout_of(sample: Any) -> Any:
+    """Return the identity that samples of one rollout share, and no others.
+
+    `rollout_id` may be write-only, as in slime 0.3.0. Then it is the index, which copies of a sample share, too.
+    """
+    named = getattr(sample, "rollout_id", None)
+    return sample.index if named is None else named
+
+
+def is_task(sample: Any) -> bool:
+    """Tell whether a row is a task of orl, or at least none that the trainer could play alone."""
+    metadata = metadata_of(sample)
+    return metadata is None or "env_name" in metadata
+
+
+def metadata_of(sample: Any) -> dict[str, Any] | None:
+    """Return the metadata of `sample`, in which a JSON text becomes its object; None if it holds something else."""
+    with suppress(ConfigError):
+        sample.metadata = metadata_in(sample.metadata)
+        return sample.metadata
+    return None
+
+
+def task_of(sample: Any) -> Task:
+    """Return the task in a sample's metadata."""
+    try:
+        return task_in(sample.metadata)
+    except (ConfigError, TypeError) as exc:
+        raise ConfigError(f"row {sample.index}: {exc}") from exc

@@ -3,10 +3,16 @@
 An adapter names its trainer's modules in a TrainerHooks and exports the bound methods. The trainer has loaded these
 modules before it calls us: they are looked up, never imported. Both log hooks return False, so that the trainer logs
 its own numbers in addition to ours.
+
+A trainer's own normalisation may take an uneven batch for one group, or let failures into the baseline. Its own filter
+may not look into rollouts that were split into several samples, and takes a failure's reward for a reward. `generate`
+never waits for siblings, so the environment compares whole groups here. The trainer calls us, synchronous, on a thread
+whose loop may be running: the scoring has a thread and a loop of its own.
 """
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,16 +22,32 @@ from typing import Any, cast
 
 import msgspec
 from msgspec import Struct
+from orl_core.config import RunConfig
 from orl_core.errors import ConfigError, OrlError, boundary
+from orl_core.estimators import estimator_named
+from orl_core.messages import Message
+from orl_core.reward import group_rewards
+from orl_rollout.edge.interrupt import on_thread
 from orl_rollout.logs import logger_of
-from orl_rollout.results.metrics import RolloutStats, evaluation_metrics, training_metrics
+from orl_rollout.openreward import OpenRewardClient
+from orl_rollout.results.metrics import SMALLEST_DIFFERENCE, RolloutStats, evaluation_metrics, training_metrics
 from orl_rollout.run_folder import metrics_log
-from orl_rollout.run_folder.judges import STEPS
+from orl_rollout.run_folder.no_signal import STEPS
+from orl_rollout.runtime.group_scores import Group, metrics_of_groups, score_groups
+from orl_rollout.training.rows import Member, advantages_of
 
-from orl_cluster.hooks.group_scores import flat, rollout_of
-from orl_cluster.hooks.reward import advantages, centres, is_final, reason_to_drop, reward_of
-from orl_cluster.hooks.samples import STATS
-from orl_cluster.hooks.worker import run_in_progress, run_of
+from orl_cluster.hooks.samples import (
+    OFFERED,
+    SCORED,
+    STATS,
+    TURNS,
+    TurnAdvantages,
+    flat,
+    rollout_of,
+    store_conversation,
+    task_of,
+)
+from orl_cluster.hooks.worker import config_of, run_in_progress, run_of
 
 logger = logger_of("orl")
 
@@ -116,7 +138,7 @@ class TrainerHooks(Struct, frozen=True, kw_only=True):
         return await own.async_rm(args, sample)
 
     def post_process(self, args: Any, samples: list[Any]) -> tuple[list[float], list[float]]:
-        """`--custom-reward-post-process-path`: return raw rewards and advantages; see `orl_cluster.hooks.reward`."""
+        """`--custom-reward-post-process-path`: return raw rewards and advantages; see `advantages`."""
         return advantages(args, samples, takes_turns=self.takes_turns(args))
 
     def aborted(self, args: Any) -> bool:
@@ -197,3 +219,115 @@ def staleness_of(samples: Iterable[Any], trained: int, interval: int, *, first: 
         return None
     ages = [trained - max(first, (first // interval + int(version) - 1) * interval) for version in versions]
     return fmean(ages) if min(ages) >= 0 else None
+
+
+def reward_of(args: Any, sample: Any) -> float:
+    """Return the reward of a sample, the one of `--reward-key` if it has several; 0.0 if it has no reward."""
+    reward: Any = sample.reward
+    value: Any = cast("dict[str, Any]", reward)[args.reward_key] if isinstance(reward, dict) else reward
+    return 0.0 if value is None else float(value)
+
+
+def trainable(sample: Any) -> bool:
+    """Tell whether the trainer will train on `sample`. It reads a missing mask as ones."""
+    mask = [1] * sample.response_length if sample.loss_mask is None else sample.loss_mask
+    return not sample.remove_sample and any(mask)
+
+
+def advantages(args: Any, samples: list[Any], *, takes_turns: bool) -> tuple[list[float], list[float]]:
+    """Return raw rewards, and rewards as the estimator wants them, for N samples in the trainer's order.
+
+    Groups are whole here for the first time, so the environment compares them here (`group_reward`). Samples that do
+    not train are left out of their group's baseline and get 0. A rollout that was split into several samples (equal
+    `rollout_id`) counts once. With `turn_advantages`, each of the rewards is a TurnAdvantages. `takes_turns` tells that
+    the trainer reads them.
+
+    Raises:
+        ConfigError: orl does not know the estimator, or `turn_advantages`, and the trainer does not read them.
+    """
+    raw = compare(args, samples, [reward_of(args, sample) for sample in samples])
+    estimator = estimator_named(getattr(args, "advantage_estimator", "grpo"))  # the default of every trainer
+    center = centres(args)
+    scale = center and estimator.scale and args.grpo_std_normalization
+    if not takes_turns and any(TURNS in sample.metadata for sample in samples):
+        raise ConfigError("the trainer was started without orl's function for `turn_advantages`: use orl train")
+    if not center and not takes_turns:
+        return raw, list(raw)
+    members = [
+        Member(
+            group=sample.group_index,
+            rollout_id=rollout_of(sample),
+            reward=reward,
+            trains=trainable(sample),
+            turns=sample.metadata.get(TURNS) or [(0, sample.response_length - 1, 0.0)],  # one that the trainer played
+        )
+        for sample, reward in zip(samples, raw, strict=True)
+    ]
+    gained = advantages_of(members, center=center, scale=scale, turns=takes_turns)
+    return raw, [TurnAdvantages.of(own) if takes_turns else own[0][1] for own in gained]
+
+
+def centres(args: Any) -> bool:
+    """Tell whether orl subtracts the mean of a group."""
+    return getattr(args, "rewards_normalization", False) and estimator_named(args.advantage_estimator).center
+
+
+def is_final(sample: Any) -> bool:
+    """Tell whether the reward of `sample` is what it learns from: no comparison and no advantages of turns follow."""
+    return not {OFFERED, SCORED, TURNS} & sample.metadata.keys()
+
+
+def reason_to_drop(args: Any, samples: Sequence[Any]) -> str | None:
+    """Return why a group teaches nothing; None if two of its rollouts train and their rewards differ.
+
+    `samples` is one group: a sample for each rollout, or a list of them. A group of one is kept if it trains. Groups
+    that the environment will compare, or whose turns have advantages, are kept whatever their rewards are now.
+    """
+    members = flat(samples)
+    rewards = {rollout_of(sample): reward_of(args, sample) for sample in members if trainable(sample)}
+    compared = not all(map(is_final, members))
+    if len(rewards) < min(2, len(samples)):
+        return "too_few_train"
+    if len(samples) > 1 and not compared and max(rewards.values()) - min(rewards.values()) <= SMALLEST_DIFFERENCE:
+        return f"equal_rewards_{round(next(iter(rewards.values())), 1)}"
+    return None
+
+
+def compare(args: Any, samples: Sequence[Any], rewards: Sequence[float]) -> list[float]:
+    """Return the rewards of N samples, blended with the environment's scores where whole groups were offered.
+
+    Conversations leave the metadata; scores stay in it. Total: a sample that cannot be scored keeps its reward.
+    """
+    if not any(OFFERED in sample.metadata for sample in samples):
+        return list(rewards)
+    config = config_of(args)
+    groups: dict[Any, list[Any]] = {}
+    for sample in samples:
+        if OFFERED in sample.metadata:
+            groups.setdefault(sample.group_index, []).append(sample)
+    try:
+        with boundary(OrlError, "scoring groups"):
+            per_group = on_thread(lambda: asyncio.run(_scores(config, list(groups.values())))).result()
+    except OrlError as fault:
+        logger.warning("%s; all rollouts keep their own rewards", fault)
+        per_group = [None] * len(groups)
+    logger.info("%s", metrics_of_groups(per_group))
+    scores: dict[Any, float | None] = {}
+    for members, group in zip(groups.values(), per_group, strict=True):
+        for member, sample in enumerate(members):
+            store_conversation(sample, None)
+            sample.metadata[SCORED] = scores[rollout_of(sample)] = group[member] if group else None
+    return group_rewards(rewards, [scores.get(rollout_of(sample)) for sample in samples], config.group_reward)
+
+
+async def _scores(config: RunConfig, groups: Sequence[Sequence[Any]]) -> list[tuple[float, ...] | None]:
+    questions = [
+        Group(
+            task=task_of(members[0]),
+            candidates=tuple(msgspec.convert(member.metadata[OFFERED], tuple[Message, ...]) for member in members),
+        )
+        for members in groups
+    ]
+    async with OpenRewardClient(config) as client:
+        patience = config.rollout.patience
+        return await score_groups(questions, client, seconds=config.group_reward.timeout, patience=patience)

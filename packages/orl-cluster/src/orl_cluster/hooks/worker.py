@@ -11,7 +11,7 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,10 @@ from orl_core.config import RunConfig, decode_config, load_config
 from orl_core.errors import ConfigError, OrlError, RunAborted, boundary
 from orl_rollout.engine_connection import Timeouts
 from orl_rollout.functions import find_modules_in
+from orl_rollout.loop.clock import Pause
 from orl_rollout.loop.engine import Engine
 from orl_rollout.openreward import OpenRewardClient
+from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder.checkpoint import checkpoint_in
 from orl_rollout.run_folder.config_file import name_of
 from orl_rollout.run_folder.turn_count import CountingEngine, TurnCount
@@ -32,7 +34,8 @@ from orl_rollout.runtime.stack import SharedState
 from orl_rollout.sglang.client import SglangEngine
 
 from orl_cluster.context import CONTEXT, with_context
-from orl_cluster.hooks.kept import KeptRollout
+
+KEEP_SECONDS = 3600.0  # an update of the weights and an evaluation take less
 
 
 class RunState:
@@ -86,6 +89,55 @@ class RunState:
         return batch + self._training
 
 
+class KeptRollout:
+    """A rollout that the trainer may put aside (`--partial-rollout`), which keeps its session until it continues.
+
+    It begins now, and `play` is handed the pause of its Clock. What was sampled before stays as it was (law L1). It
+    waits for the trainer at most for KEEP_SECONDS. A trainer that asks later, or in another process, gets the task
+    played from its beginning.
+    """
+
+    def __init__(self, play: Callable[[Pause], Awaitable[Outcome]]) -> None:
+        self._waits = asyncio.Event()
+        self._goes_on = asyncio.Event()
+        self._playing = asyncio.ensure_future(play(self._pause))
+
+    @property
+    def ended(self) -> bool:
+        """Tell whether it has ended."""
+        return self._playing.done()
+
+    async def proceed(self) -> Outcome | None:
+        """Play on, to the end or to the trainer's next abort; None if it waits for the trainer again."""
+        self._waits.clear()
+        self._goes_on.set()
+        waiting = asyncio.ensure_future(self._waits.wait())
+        try:
+            await asyncio.wait({self._playing, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await self.cancel()
+            raise
+        finally:
+            waiting.cancel()
+        return self._playing.result() if self._playing.done() else None
+
+    async def cancel(self) -> None:
+        """End the rollout, and return when its session is closed."""
+        self._playing.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.gather(self._playing, return_exceptions=True)
+
+    async def _pause(self) -> bool:
+        self._goes_on.clear()
+        self._waits.set()
+        try:
+            async with asyncio.timeout(KEEP_SECONDS):
+                await self._goes_on.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
 class LoopClients(Struct, frozen=True):
     """Clients of one event loop, the runtime that uses them, and the rollouts that the trainer has put aside."""
 
@@ -110,11 +162,7 @@ def run_of(args: Any) -> RunState:
 
 
 def run_in_progress(args: Any) -> RunState:
-    """Return the run.
-
-    Raises:
-        RunAborted: `generate` ended it.
-    """
+    """Return the run."""
     run = run_of(args)
     if run.ended:
         raise RunAborted(run.ended)
@@ -126,9 +174,6 @@ async def clients_of(args: Any, payload: Mapping[str, Any], *, evaluation: bool)
 
     An evaluation has clients of its own: its context may be longer, and its engines may have another router. `payload`
     is sent with every request to the engines.
-
-    Raises:
-        OrlError: they cannot be opened. It is a ConfigError if the configuration is the cause.
     """
     running = asyncio.get_running_loop()
     openings = _clients.setdefault(running, {})

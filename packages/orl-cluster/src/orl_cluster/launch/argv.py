@@ -34,11 +34,7 @@ def _words(name: str, value: Value) -> list[str]:
 
 
 def option_name(name: str) -> str:
-    """Return the option of a flag: `use-kl-loss`, `use_kl_loss` and `--use-kl-loss` are one.
-
-    Raises:
-        ConfigError: a flag of the file is no name of an option; it may contain its value.
-    """
+    """Return the option of a flag: `use-kl-loss`, `use_kl_loss` and `--use-kl-loss` are one."""
     if not _NAME.fullmatch(name):
         raise ConfigError(f"`trainer.flags` has `{name}`: expected a name, such as --lr, and after the colon its value")
     bare = name.removeprefix("--")

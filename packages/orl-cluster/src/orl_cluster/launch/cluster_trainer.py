@@ -12,32 +12,39 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
+import msgspec
 from msgspec import Struct, structs
 from orl_core.config import RunConfig, TrainerConfig
 from orl_core.errors import ConfigError
+from orl_rollout.edge.files import read_lines
 from orl_rollout.edge.secrets import unset_in
 from orl_rollout.logs import logger_of
 from orl_rollout.run_folder.checkpoint import is_absent
 from orl_rollout.run_folder.contract import Conversion, Plan, Run
 from orl_rollout.run_folder.tracking import tracking_of
+from orl_rollout.tasks.file import metadata_in, task_in
 
 from orl_cluster.context import with_context
+from orl_cluster.launch import convert
 from orl_cluster.launch.argv import merge, number, shell_text, value_of, without
 from orl_cluster.launch.command.command import Command, custom_config, environment_of, required_env
-from orl_cluster.launch.command.engine_weights import CHECK
 from orl_cluster.launch.command.layout import LaunchRequest, layout_of, splits_of
 from orl_cluster.launch.command.memory import estimate
-from orl_cluster.launch.command.row_check import check_rows
-from orl_cluster.launch.command.trainer_defaults import CUSTOM_REWARD, GENERATE, MODEL, PARTIAL, SUCCESSORS
-from orl_cluster.launch.convert import converter
+from orl_cluster.launch.command.trainer_defaults import MODEL, SUCCESSORS
 from orl_cluster.launch.machine import probe
 from orl_cluster.launch.machine.installation import Installation, find_installation, without_busy_gpus
-from orl_cluster.launch.machine.probe import CUSTOM_CONFIG, REPLAY, TRACKERS, Findings
+from orl_cluster.launch.machine.probe import Findings
 from orl_cluster.launch.machine.ray_cluster import ray_address, several_nodes, unclosable
 from orl_cluster.launch.options import (
+    CHECK,
     CLUSTER,
     CONTEXT_PARALLEL,
+    CUSTOM_CONFIG,
+    CUSTOM_REWARD,
     DEFAULTS,
+    GENERATE,
+    PARTIAL,
+    REPLAY,
     STALL_MARGIN,
     CheckoutOptions,
     ClusterOptions,
@@ -45,6 +52,9 @@ from orl_cluster.launch.options import (
 )
 from orl_cluster.launch.run.attempts import run_to_end
 
+CHAT, REWARD_KEY = "--apply-chat-template", "--reward-key"
+READ = ("--input-key", "--label-key", "--metadata-key", CHAT, REWARD_KEY)
+_ROW = msgspec.json.Decoder(dict[str, Any])
 TEACHER = "--opd-type"
 SERVED_TEACHER = (
     f"a served teacher answers through {CUSTOM_REWARD}, which scores plain rows alone. For tasks, use megatron and "
@@ -116,11 +126,11 @@ class ClusterTrainer(Struct, frozen=True, kw_only=True):
 
     def plan_conversion(self, conversion: Conversion) -> Plan:
         """Return the command that `convert` would run, for a shell."""
-        return converter.plan_of(self.name, conversion, self.shape_of)
+        return convert.plan_of(self.name, conversion, self.shape_of)
 
     def convert(self, conversion: Conversion) -> None:
         """Write the checkpoint in the other format, with the trainer's own tool."""
-        converter.convert(self.name, conversion, self.shape_of)
+        convert.convert(self.name, conversion, self.shape_of)
 
     def _checked(self, run: Run) -> Command:
         installation = find_installation(self.name, run.config.trainer, run.python)
@@ -177,7 +187,6 @@ def _check(command: Command) -> Command:
         *filter(None, (installation.missing, *command.problems, findings.reward, absent)),
         *_lacking(command, findings),
         *memory.problems,
-        *untracked(request),
         *([findings.obstacle] if findings.obstacle else []),
     ]
     notes += [*unset_in(run.config), *unused_reward(run.config), *memory.notes]
@@ -221,19 +230,6 @@ def _lacking(command: Command, findings: Findings) -> list[str]:
     return [*lacking, *unclosable(findings.ray)]
 
 
-def untracked(request: LaunchRequest) -> list[str]:
-    """Return what the trainer's Python lacks to report the run as its user asks."""
-    wanted = {"wandb": request.tracking.mode is not None, "tensorboard": request.trainer.tensorboard}
-    installation = request.installation
-    if installation.missing:
-        return []
-    return [
-        f"{module} is not installed with {installation.trainer}: run {installation.python} -m pip install {module}"
-        for module in TRACKERS
-        if wanted[module] and module not in installation.findings.modules
-    ]
-
-
 def refuse(request: LaunchRequest, plain_rows: int | None) -> None:
     """Refuse settings that the run would not obey. `plain_rows` is the number of rows without a task, if it is known.
 
@@ -258,3 +254,42 @@ def unused_reward(config: RunConfig) -> list[str]:
     if config.environments or config.reward is None:
         return []
     return [f"`reward` scores tasks, and all rows are plain: the trainer scores them by --rm-type or {CUSTOM_REWARD}"]
+
+
+def check_rows(path: Path, config: RunConfig, argv: Sequence[str]) -> int | None:
+    """Read the rows of `path`, JSON lines, as the trainer would with the options `argv`; parquet is left to it.
+
+    Return the number of rows that are no tasks; None for parquet.
+    """
+    if path.suffix == ".parquet":
+        return None
+    options = {name: value_of(argv, name) for name in READ}
+    rows = plain = 0
+    for place, line in enumerate(read_lines(path), 1):
+        if not line.strip():
+            continue
+        rows += 1
+        try:
+            plain += _is_plain(_ROW.decode(line), options, config)
+        except (msgspec.DecodeError, UnicodeDecodeError, ConfigError) as exc:
+            raise ConfigError(f"{path}:{place}: {exc}") from exc
+    if not rows:
+        raise ConfigError(f"{path}: there is no row in it")
+    return plain
+
+
+def _is_plain(row: Mapping[str, Any], options: Mapping[str, str | None], config: RunConfig) -> bool:
+    """Check a row, and tell whether it is no task."""
+    for option in ("--input-key", "--label-key"):
+        if (name := options[option]) and name not in row:
+            raise ConfigError(f"it has no `{name}`")
+    metadata = metadata_in(row.get(options["--metadata-key"] or "metadata"))
+    if "env_name" in metadata:
+        config.environment(task_in(metadata).env_name)
+        if key := options[REWARD_KEY]:
+            raise ConfigError(f"{REWARD_KEY} {key}: a task's reward is one number and has no key. Remove it")
+        return False
+    prompt = options["--input-key"] or "input"
+    if isinstance(row.get(prompt), list) and options[CHAT] is None:
+        raise ConfigError(f"its `{prompt}` is a list of messages: give {CHAT} after `--`")
+    return True

@@ -1,6 +1,7 @@
-"""Options of the trainers on a cluster: the section `cluster` that they share, and one for the checkout of each.
+"""Options of the trainers on a cluster: the section `cluster` that they share, one for the checkout of each, and names.
 
-Importing it is fast. The defaults are those of the cookbook's scripts.
+Importing it is fast. The defaults are those of the cookbook's scripts. slime and miles have the same name for the same
+option, and orl writes each name here alone.
 """
 
 from __future__ import annotations
@@ -13,7 +14,17 @@ from orl_core.config import TrainerConfig
 from orl_core.config.checked import Checked
 from orl_core.limits import NonNegative, Positive, Seconds
 
-CLUSTER, CONTEXT_PARALLEL = "cluster", "--context-parallel-size"
+CLUSTER = "cluster"
+# Options of the trainers that orl reads in several places.
+CONTEXT, PER_GPU = "--rollout-max-context-len", "--max-tokens-per-gpu"
+TENSOR_PARALLEL, PIPELINE_PARALLEL = "--tensor-model-parallel-size", "--pipeline-model-parallel-size"
+CONTEXT_PARALLEL, SEQUENCE_PARALLEL = "--context-parallel-size", "--sequence-parallel"
+ENGINE_SHARE, ENGINE_GPUS = "--sglang-mem-fraction-static", "--rollout-num-gpus-per-engine"
+CUSTOM_CONFIG, CUSTOM_REWARD, GENERATE = "--custom-config-path", "--custom-rm-path", "--custom-generate-function-path"
+CHECK = "--check-weight-update-equal"  # the first sync must leave the engines what they had loaded
+REPLAY, ROUTER = "--use-rollout-routing-replay", "--sglang-router-ip"
+ROLLOUT, PARTIAL, LORA = "--rollout-function-path", "--partial-rollout", "--lora-rank"
+RUN_NAME = "--wandb-run-name"
 STALL_MARGIN = 300.0  # seconds in which a healthy trainer neither plays nor waits for a server
 DEFAULTS: Mapping[str, Any] = {
     "lr": 1e-5,

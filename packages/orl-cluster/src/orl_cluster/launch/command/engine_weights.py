@@ -14,9 +14,8 @@ from orl_core.errors import ConfigError
 from orl_rollout.memory import config_of
 from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER, checkpoint_in, lasting_name, trained_number
 
-from orl_cluster.launch.argv import Options, merge, names_in, value_of
+from orl_cluster.launch.argv import names_in, value_of
 
-CHECK = "--check-weight-update-equal"  # the first sync must leave the engines what they had loaded
 # Beginnings of options, by what they make differ: the numbers that engines and training compute with; the weights that
 # a rollout comes from and those that train on it; the weights that engines and training begin with, or get later.
 DIFFERENT = {
@@ -31,10 +30,8 @@ DIFFERENT = {
     "beginning": (
         "--fp16",
         "--lora",
-        "--multi-lora",
         "--ckpt-step",
         "--pretrained-checkpoint",
-        "--rollout-external",
         "--update-weight-mode",
         "--update-weight-trans",
         "--sglang-config",
@@ -58,12 +55,6 @@ def samples_fresh(argv: Sequence[str], *, asynchronous: bool) -> bool:
     if asynchronous or (several and value_of(argv, "--use-rollout-logprobs") is not None):
         return False
     return not _differ(argv, "numbers", "rollouts") and "quantization_config" not in _described(argv)
-
-
-def with_check(ours: Options, flags: Options, extra: Sequence[str]) -> list[str]:
-    """Return the arguments of `merge`, with CHECK if the first sync must change nothing."""
-    argv = merge(ours, flags, extra)
-    return merge({**ours, CHECK: True}, flags, extra) if comparable_at_start(argv) else argv
 
 
 def comparable_at_start(argv: Sequence[str]) -> bool:

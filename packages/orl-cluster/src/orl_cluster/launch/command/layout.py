@@ -17,11 +17,9 @@ from orl_rollout.run_folder.tracking import Tracking
 
 from orl_cluster.launch.argv import merge, names_in, number, option_name, value_of
 from orl_cluster.launch.machine.installation import Installation
-from orl_cluster.launch.options import CONTEXT_PARALLEL, DEFAULTS, ClusterOptions, cluster_of
+from orl_cluster.launch.options import CONTEXT_PARALLEL, DEFAULTS, PIPELINE_PARALLEL, ClusterOptions, cluster_of
 
 GPUS, TENSOR_PARALLEL = 4, 4
-CONTEXT, PER_GPU = "--rollout-max-context-len", "--max-tokens-per-gpu"
-PIPELINE_PARALLEL = "--pipeline-model-parallel-size"
 
 
 class Layout(Struct, frozen=True, kw_only=True):
@@ -118,9 +116,6 @@ def layout_of(
 
     `trains_in_parallel` tells whether `--tp` splits the model in training too, and not in the engines alone.
     `other_splits` is the number of GPUs over which context and pipeline parallelism split each tensor-parallel part.
-
-    Raises:
-        ConfigError: half a division into trainers and engines, or parallel sizes that do not divide the GPUs.
     """
     divided = config.actor_gpus is not None or config.rollout_gpus is not None or config.asynchronous
     nodes = config.actor_nodes or 1

@@ -31,10 +31,19 @@ from orl_rollout.memory import (
 )
 
 from orl_cluster.launch.argv import number, value_of
-from orl_cluster.launch.command.layout import CONTEXT, PER_GPU, PIPELINE_PARALLEL, Layout
-from orl_cluster.launch.options import CONTEXT_PARALLEL
+from orl_cluster.launch.command.layout import Layout
+from orl_cluster.launch.options import (
+    CONTEXT,
+    CONTEXT_PARALLEL,
+    ENGINE_GPUS,
+    ENGINE_SHARE,
+    LORA,
+    PER_GPU,
+    PIPELINE_PARALLEL,
+    SEQUENCE_PARALLEL,
+    TENSOR_PARALLEL,
+)
 
-STATIC_SHARE = "--sglang-mem-fraction-static"
 LEAST_TOKENS = 1024  # the shortest context that is proposed
 NODE = 8  # GPUs of a node that is proposed
 
@@ -49,8 +58,8 @@ def estimate(argv: Sequence[str], layout: Layout, gpus: Sequence[Gpu]) -> Memory
         shape = shape_of(config_of(value_of(argv, "--hf-checkpoint") or ""))
     except ConfigError as unknown:
         return MemoryReport(table=f"memory is not estimated: {unknown}")
-    with boundary(ConfigError, f"{STATIC_SHARE} of the command line"):
-        share = float(value_of(argv, STATIC_SHARE) or 0.9)
+    with boundary(ConfigError, f"{ENGINE_SHARE} of the command line"):
+        share = float(value_of(argv, ENGINE_SHARE) or 0.9)
     remarks = ["training and engines take turns on the same GPUs"] if layout.colocate else []
     if estimator_named(value_of(argv, OPTION) or "grpo").critic:
         remarks.append("PPO's critic is not in the estimate: it needs as much as training, on its own GPUs or in turn")
@@ -84,7 +93,7 @@ def sizes_of(argv: Sequence[str], layout: Layout) -> Sizes:
     )
     recompute = value_of(argv, "--gradient-checkpointing" if sharded else "--recompute-granularity")
     megatron = MEGATRON if value_of(argv, "--no-bias-swiglu-fusion") is None else UNFUSED_MLP
-    tensor = 1 if sharded else _number(argv, "--tensor-model-parallel-size")
+    tensor = 1 if sharded else _number(argv, TENSOR_PARALLEL)
     experts = _number(argv, "--expert-model-parallel-size") * _number(argv, "--expert-tensor-parallel-size", tensor)
     return Sizes(
         precision=FSDP if sharded else megatron,
@@ -97,11 +106,11 @@ def sizes_of(argv: Sequence[str], layout: Layout) -> Sizes:
         pipeline=_number(argv, PIPELINE_PARALLEL),
         expert=experts,
         sharded=sharded,
-        sequence=value_of(argv, "--sequence-parallel") is not None,
+        sequence=value_of(argv, SEQUENCE_PARALLEL) is not None,
         recompute=recompute in ("", "full"),
-        lora_rank=_number(argv, "--lora-rank", 0),
+        lora_rank=_number(argv, LORA, 0),
         offloaded=value_of(argv, "--fsdp-cpu-offload" if sharded else "--optimizer-cpu-offload") is not None,
-        engine=_number(argv, "--rollout-num-gpus-per-engine"),
+        engine=_number(argv, ENGINE_GPUS),
         value_bytes=1 if (value_of(argv, "--sglang-kv-cache-dtype") or "").startswith("fp8") else 2,
     )
 

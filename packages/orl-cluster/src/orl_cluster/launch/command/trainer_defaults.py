@@ -16,16 +16,33 @@ from orl_core.estimators import OPTION
 from orl_rollout.edge.secrets import refuse_in_words
 from orl_rollout.run_folder.checkpoint import trained_number
 
-from orl_cluster.launch.argv import Options, number, option_name, without
-from orl_cluster.launch.command.batch import TENSOR_PARALLEL, batch_options, check_batch
-from orl_cluster.launch.command.engine_weights import with_check
-from orl_cluster.launch.command.eval_sets import eval_options
-from orl_cluster.launch.command.layout import PER_GPU, PIPELINE_PARALLEL, LaunchRequest
-from orl_cluster.launch.machine.probe import CUSTOM_CONFIG, DROPS, FORWARDS, REPLAY, ROUTER
-from orl_cluster.launch.options import CONTEXT_PARALLEL
+from orl_cluster.launch.argv import Options, merge, number, option_name, value_of, without
+from orl_cluster.launch.command.command import eval_options
+from orl_cluster.launch.command.engine_weights import comparable_at_start
+from orl_cluster.launch.command.layout import LaunchRequest
+from orl_cluster.launch.machine.probe import DROPS, FORWARDS
+from orl_cluster.launch.options import (
+    CHECK,
+    CONTEXT,
+    CONTEXT_PARALLEL,
+    CUSTOM_CONFIG,
+    CUSTOM_REWARD,
+    ENGINE_GPUS,
+    ENGINE_SHARE,
+    GENERATE,
+    LORA,
+    PARTIAL,
+    PER_GPU,
+    PIPELINE_PARALLEL,
+    REPLAY,
+    ROUTER,
+    RUN_NAME,
+    SEQUENCE_PARALLEL,
+    TENSOR_PARALLEL,
+)
 
 MODEL = "Qwen/Qwen3-30B-A3B"
-CUSTOM_REWARD, GENERATE = "--custom-rm-path", "--custom-generate-function-path"
+ONE_QUEUE = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}  # Megatron overlaps its communication only with one queue
 
 # Options that orl must own, and what sets them. It counts the GPUs: for those that are not there Ray waits for ever.
 OWNED = {
@@ -51,7 +68,6 @@ REFUSED = {
     "--multi-lora-n-adapters": "orl trains one adapter. Give --lora-rank alone",
     "--use-session-server": "no agent of orl asks it. Leave it out: orl's gateway serves --agent",
 }
-RUN_NAME = "--wandb-run-name"
 # Options of older scripts and of the other training backend, and what follows them.
 _SUCCESSORS = {
     "--async-buffer-size": "--update-weights-interval; rollouts are one batch ahead of training",
@@ -74,8 +90,6 @@ SUCCESSORS = {
     | dict.fromkeys((TENSOR_PARALLEL, PIPELINE_PARALLEL), "--train-backend megatron: FSDP splits no layer")
     | {"--attention-backend": "--attn-implementation", "--optimizer-cpu-offload": "--fsdp-cpu-offload"},
 }
-PARTIAL = "--partial-rollout"
-SEQUENCE_PARALLEL, LORA = "--sequence-parallel", "--lora-rank"
 # Options with which routing is not replayed: a function that may not read it, another replay, an untried adapter.
 NOT_REPLAYED = (GENERATE, "--use-routing-replay", LORA)
 UNREPLAYED = "the model is a mixture of experts, and training does not replay their choice"
@@ -91,9 +105,12 @@ def assemble(request: LaunchRequest, ours: Options) -> list[str]:
     check_words(extra)
     refuse_on_command_line(extra)
     flags = {name: value for name, value in request.trainer.own_flags.items() if option_name(name) != CUSTOM_CONFIG}
-    argv = with_check(ours, flags, without(extra, CUSTOM_CONFIG))
+    extra = without(extra, CUSTOM_CONFIG)
+    argv = merge(ours, flags, extra)
+    if comparable_at_start(argv):
+        argv = merge({**ours, CHECK: True}, flags, extra)
     refuse_in_words(request.run.config, argv)
-    check_batch(argv, request.layout.actor * request.layout.nodes)
+    _check_batch(argv, request.layout.actor * request.layout.nodes)
     return argv
 
 
@@ -120,7 +137,7 @@ def options(request: LaunchRequest, reference: str | None, training: Options) ->
         "--actor-num-gpus-per-node": layout.actor,
         "--num-gpus-per-node": layout.per_node,
         "--rollout-num-gpus": layout.rollout,
-        "--rollout-num-gpus-per-engine": layout.tensor_parallel,
+        ENGINE_GPUS: layout.tensor_parallel,
         "--use-fault-tolerance": True,
         "--colocate": layout.colocate,
         **_checkpoints(request, absolute(reference or request.trainer.model or MODEL)),
@@ -193,13 +210,28 @@ def _rollouts(request: LaunchRequest) -> Options:
         raise ConfigError(f"--num-epoch {epochs}: with --num-rollout, trainers ignore it. Remove one of them")
     return {
         "--num-rollout": None if epochs else trainer.num_rollout,
-        **batch_options(request),
+        "--rollout-batch-size": trainer.rollout_batch_size,
+        "--n-samples-per-prompt": trainer.n_samples,
+        "--num-steps-per-rollout": 1,
+        "--global-batch-size": batch_size(request),
         "--rollout-max-response-len": request.run.config.rollout.turn_tokens,
-        "--rollout-max-context-len": request.run.config.rollout.context_tokens,
+        CONTEXT: request.run.config.rollout.context_tokens,
         "--rollout-temperature": trainer.temperature,
         "--rollout-seed": trainer.seed,
-        "--sglang-mem-fraction-static": 0.7,
+        ENGINE_SHARE: 0.7,
     }
+
+
+def batch_size(request: LaunchRequest) -> int:
+    """Return the number of rollouts of an update: as given, else those of a step, divided by its updates."""
+
+    def size(name: str, ours: int | None) -> int:
+        return number(request.value(name), name) or ours or 1
+
+    trainer = request.trainer
+    groups = size("--rollout-batch-size", trainer.rollout_batch_size)
+    members = size("--n-samples-per-prompt", trainer.n_samples)
+    return size("--global-batch-size", groups * members // size("--num-steps-per-rollout", 1))
 
 
 def _learning(request: LaunchRequest) -> Options:
@@ -287,6 +319,21 @@ def _tracking(request: LaunchRequest) -> Options:
     return {**(wandb if mode else {}), **(folder if trainer.tensorboard else {})}
 
 
+def _check_batch(argv: Sequence[str], gpus: int) -> None:
+    """Check that an update has a rollout for each data-parallel rank of Megatron."""
+
+    def size(name: str) -> int:
+        return number(value_of(argv, name), name) or 1
+
+    batch = size("--global-batch-size")
+    ranks = gpus // (size(TENSOR_PARALLEL) * size(PIPELINE_PARALLEL) * size(CONTEXT_PARALLEL))
+    if value_of(argv, TENSOR_PARALLEL) and batch < ranks:
+        raise ConfigError(
+            f"--global-batch-size {batch}: a step trains fewer rollouts than the {ranks} data-parallel ranks of "
+            f"{gpus} training GPUs; raise --n-samples or --rollout-batch-size, or --tp"
+        )
+
+
 def check_words(extra: Sequence[str]) -> None:
     """Refuse words that are no options: a parser that ignores unknown options ignores these too."""
     for index, word in enumerate(extra):
@@ -294,3 +341,27 @@ def check_words(extra: Sequence[str]) -> None:
         if dashed or word == "--" or (index == 0 and not word.startswith("--")):
             meant = f"; did you mean -{word}?" if dashed else ""
             raise ConfigError(f"{word}: expected an option of the trainer, such as --eps-clip 0.2, after `--`{meant}")
+
+
+def critic_folder(checkpoint: str) -> Path:
+    """Return the folder of the critic that belongs to the actor's `checkpoint`."""
+    actor = Path(checkpoint).absolute()
+    return actor.with_name(f"{actor.name}_critic")
+
+
+def critic_load(argv: Sequence[str]) -> Path | None:
+    """Return the critic's checkpoint to resume from; None for a run that starts at step 0.
+
+    Raises:
+        ConfigError: the actor is resumed, and its critic is not there.
+    """
+    actor = value_of(argv, "--load") or ""
+    if not actor or trained_number(Path(actor)) is None:
+        return None
+    critic = critic_folder(actor)
+    if trained_number(critic) is None:
+        raise ConfigError(
+            f"--load {actor}: PPO continues from an actor and its critic, and no critic is in {critic}; "
+            "train with another --advantage-estimator, or start a new run from --megatron-ckpt"
+        )
+    return critic

@@ -47,11 +47,7 @@ class Node(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def ask(python: str, environment: Mapping[str, str], needs: RequiredEnv) -> list[Node]:
-    """Return the answers of the nodes of the cluster at RAY_ADDRESS of `environment`.
-
-    Raises:
-        ConfigError: there is no such cluster, or it takes no work from `python`.
-    """
+    """Return the answers of the nodes of the cluster at RAY_ADDRESS of `environment`."""
     arguments = [msgspec.json.encode(needs).decode()]
     written = answer_of(python, "orl_cluster.launch.machine.nodes", arguments, environment, seconds=ASK_SECONDS)
     return msgspec.json.decode(written, type=list[Node])

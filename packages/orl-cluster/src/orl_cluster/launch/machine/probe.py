@@ -34,10 +34,8 @@ from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER
 from orl_rollout.runtime.player import load_player
 
 from orl_cluster.launch.argv import names_in, value_of
+from orl_cluster.launch.options import CUSTOM_CONFIG, REPLAY, ROUTER
 
-TRACKERS = ("wandb", "tensorboard")
-CUSTOM_CONFIG = "--custom-config-path"
-REPLAY, ROUTER = "--use-rollout-routing-replay", "--sglang-router-ip"
 FORWARDS = "routing is forwarded"  # a feature: the router hands the request for it to the engine
 DROPS = (
     "the installed sglang-router drops `return_routed_experts`, so that engines return no routing. Install the router "
@@ -54,7 +52,6 @@ class Lacking(ConfigError):
 class Findings(Struct, frozen=True, kw_only=True):
     """The answer. `root` is the trainer's checkout, `ray` the version of Ray; "" if there is none.
 
-    `modules` are those of TRACKERS that can be imported.
     `features` are the adapter's own names for what it looks for; `obstacle` is what else keeps the command line from
     running; `reward` says why the user's reward function cannot be loaded. Both are "" if there is nothing to say.
     `unknown` maps options that no parser knows to a hint at the nearest, or "". `complete` is False if the parsers
@@ -65,7 +62,6 @@ class Findings(Struct, frozen=True, kw_only=True):
     ray: str = ""
     gpus: int = 0
     gpu_memory: tuple[Gpu, ...] = ()
-    modules: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     obstacle: str = ""
     reward: str = ""
@@ -75,11 +71,7 @@ class Findings(Struct, frozen=True, kw_only=True):
 
 
 def ask(trainer: str, python: str, argv: Sequence[str], environment: Mapping[str, str]) -> Findings:
-    """Ask the environment of `python` about itself and about `argv`, which its parsers read with `environment`.
-
-    Raises:
-        ConfigError: the adapter of `trainer` is not installed there, or the question was not answered.
-    """
+    """Ask the environment of `python` about itself and about `argv`, which its parsers read with `environment`."""
     try:
         written = answer_of(python, f"orl_{trainer}.probe", ["--", *argv], environment, seconds=ASK_SECONDS)
     except ConfigError as exc:
@@ -93,11 +85,7 @@ def ask(trainer: str, python: str, argv: Sequence[str], environment: Mapping[str
 def answer_of(
     python: str, module: str, arguments: Sequence[str], environment: Mapping[str, str], *, seconds: float
 ) -> bytes:
-    """Run `python -m MODULE ANSWER arguments` and return the content of the file ANSWER that it writes.
-
-    Raises:
-        ConfigError: it cannot be run, takes longer than `seconds`, or writes no answer; then its last line says why.
-    """
+    """Run `python -m MODULE ANSWER arguments` and return the content of the file ANSWER that it writes."""
     with TemporaryDirectory() as folder:
         file = Path(folder) / "answer.json"
         try:
@@ -135,7 +123,6 @@ def findings(trainer: str, argv: Sequence[str], *, last_parser: str) -> Findings
         ray=next((package.version for package in distributions(name="ray")), ""),
         gpus=count_gpus(),
         gpu_memory=gpu_memory(),
-        modules=tuple(filter(finds, TRACKERS)),
         reward=_function_fault(argv),
         unknown={name: did_you_mean(name, known) for name in names if name not in known},
         complete=parsed or refused,
@@ -242,23 +229,13 @@ def no_checkpoint(option: str, folder: str) -> str:
     """Return why training cannot continue from `folder`, the value of `option`, and from which it can; "" if it can."""
     tracker = Path(folder) / CHECKPOINT_TRACKER
     if not tracker.is_file():
-        return f"{option} {folder}: no checkpoint is there, training would start anew: {_meant(folder)}"
+        meant = f"name the folder that --save named, which holds {CHECKPOINT_TRACKER}"
+        return f"{option} {folder}: no checkpoint is there, training would start anew: {meant}"
     step = tracker.read_text(encoding="utf-8").strip()
     saved = f"iter_{int(step):07d}" if step.isdecimal() else step
     if saved and (Path(folder) / saved).is_dir():
         return ""
     return f"{option} {folder}: its {CHECKPOINT_TRACKER} names {step or 'nothing'}, and no such checkpoint is there"
-
-
-def _meant(folder: str) -> str:
-    """Return a hint at the checkpoint that `folder`, of a run or of one step, was likely taken for."""
-    near = (Path(folder) / "checkpoint", Path(folder).parent)
-    checkpoint = next((one for one in near if (one / CHECKPOINT_TRACKER).is_file()), None)
-    return (
-        f"did you mean {checkpoint}?"
-        if checkpoint
-        else f"name the folder that --save named, which holds {CHECKPOINT_TRACKER}"
-    )
 
 
 def answer(look: Callable[[Sequence[str]], Findings], argv: Sequence[str]) -> None:

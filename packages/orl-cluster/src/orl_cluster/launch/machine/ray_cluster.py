@@ -63,12 +63,7 @@ def ray_address(environment: Mapping[str, str]) -> str:
 def ray_cluster(
     python: str, environment: Mapping[str, str], *, gpus: int, log: Path, needs: RequiredEnv
 ) -> Generator[dict[str, str]]:
-    """Yield `environment` with the address of a cluster: of the one that it names, else of one started here.
-
-    Raises:
-        ConfigError: its workers lack something of `needs`; says where, and how it gets there.
-        OrlError: the cluster does not start; names the log.
-    """
+    """Yield `environment` with the address of a cluster: of the one that it names, else of one started here."""
     if address := ray_address(environment):
         needs = structs.replace(needs, addresses=tuple(filter(nodes.reaches, needs.addresses)))
         joined = {**environment, ADDRESS: address, JOB: _job(environment, needs)}
@@ -126,11 +121,7 @@ def unclosable(version: str) -> list[str]:
 
 
 def _ready(python: str, environment: Mapping[str, str], needs: RequiredEnv, address: str) -> list[nodes.Node]:
-    """Return the nodes of the cluster at `address`.
-
-    Raises:
-        ConfigError: none answers there, or one lacks something of `needs`.
-    """
+    """Return the nodes of the cluster at `address`."""
     host, _, port = address.rpartition(":")
     if host and "/" not in host and port.isdecimal():  # Ray itself would try for minutes
         try:

@@ -11,10 +11,8 @@ from collections.abc import Container, Mapping
 from msgspec import Struct, field
 from orl_core.config import RunConfig
 from orl_core.errors import ConfigError
-from orl_rollout.edge.secrets import SecretEntry, entries_of
+from orl_rollout.edge.secrets import PLATFORM_KEY, SecretEntry, entries_of
 from orl_rollout.run_folder.tracking import WANDB_KEY
-
-PLATFORM = "OPENREWARD_API_KEY"
 
 
 class RequiredEnv(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,7 +57,7 @@ def needs_of(config: RunConfig, package: str, *, tracked: bool, settings: Mappin
     for entry in _entries(config):
         own = entry.name in scoped and entry.literal is not None
         secrets.setdefault((entry.own_variable,) if own else entry.variables, bool(entry.value))
-    keys = [PLATFORM] if any(each.base_url is None or each.send_api_key for each in environments) else []
+    keys = [PLATFORM_KEY] if any(each.base_url is None or each.send_api_key for each in environments) else []
     keys += [WANDB_KEY] if tracked else []
     either = [*((key,) for key in keys), *(names for names, needed in secrets.items() if needed)]
     optional = tuple(name for names, needed in secrets.items() if not needed for name in names)
@@ -73,9 +71,6 @@ def secrets_in_config(config: RunConfig) -> dict[str, str]:
     """Return secrets given in the configuration itself, by the variables that workers read them from.
 
     A secret with several values has a variable for each environment that gives one.
-
-    Raises:
-        ConfigError: two environments have one variable, because their names differ in punctuation alone.
     """
     by_name: dict[str, str] = {}
     scoped = _scoped(config)

@@ -27,17 +27,14 @@ from orl_rollout.run_folder.record import Recovery, add_recovery
 from orl_rollout.run_folder.summary import BROKE_OFF, Summary, SummaryFile
 
 from orl_cluster.launch.argv import names_in, option_name, split_options, value_of, without
-from orl_cluster.launch.command.command import Command, custom_config, environment_of, required_env
-from orl_cluster.launch.command.critic import critic_folder
-from orl_cluster.launch.command.engine_weights import CHECK
-from orl_cluster.launch.command.eval_sets import write_eval_sets
-from orl_cluster.launch.command.layout import CONTEXT, PER_GPU, LaunchRequest
+from orl_cluster.launch.command.command import Command, custom_config, environment_of, required_env, write_eval_sets
+from orl_cluster.launch.command.layout import LaunchRequest
+from orl_cluster.launch.command.trainer_defaults import critic_folder
 from orl_cluster.launch.machine.ray_cluster import ray_cluster
-from orl_cluster.launch.options import CONTEXT_PARALLEL
+from orl_cluster.launch.options import CHECK, CONTEXT, CONTEXT_PARALLEL, ENGINE_SHARE, PER_GPU
 from orl_cluster.launch.run import process
-from orl_cluster.launch.run.process import Failure
+from orl_cluster.launch.run.process import Failure, Watch
 from orl_cluster.launch.run.trainer_log import followed
-from orl_cluster.launch.run.watch import Watch
 
 logger = logger_of("orl")
 UNEQUAL_WEIGHTS = (
@@ -45,7 +42,6 @@ UNEQUAL_WEIGHTS = (
     f"not train, go without this check: --set trainer.flags.{CHECK.removeprefix('--')}=false"
 )
 RETRIES = 3
-ENGINES = "--sglang-mem-fraction-static"
 LEAST_TOKENS = 1024
 LEAST_SHARE, SHARE_STEP = 0.3, 0.15
 # Options that say where a run begins, and how. The run's own checkpoint replaces them.
@@ -71,9 +67,9 @@ def next_change(
     """
     context, tokens, parallel = (int(value_of(argv, name) or 1) for name in (CONTEXT, PER_GPU, CONTEXT_PARALLEL))
     training = (CONTEXT, PER_GPU) if context > tokens * parallel else (PER_GPU, CONTEXT)
-    engines = sum(change.option == ENGINES for change in changes)
-    rounds = {ENGINES: engines, **dict.fromkeys(training, (len(changes) - engines) // 2)}
-    for option in sorted((ENGINES, *training) if in_engine else (*training, ENGINES), key=rounds.__getitem__):
+    engines = sum(change.option == ENGINE_SHARE for change in changes)
+    rounds = {ENGINE_SHARE: engines, **dict.fromkeys(training, (len(changes) - engines) // 2)}
+    for option in sorted((ENGINE_SHARE, *training) if in_engine else (*training, ENGINE_SHARE), key=rounds.__getitem__):
         before = value_of(argv, option)
         after = _lowered(option, before) if before and option not in own else None
         if before and after:
@@ -83,7 +79,7 @@ def next_change(
 
 def _lowered(option: str, value: str) -> str | None:
     """Return the next lower value of an option; None below the least."""
-    if option == ENGINES:
+    if option == ENGINE_SHARE:
         share = round(float(value) - SHARE_STEP, 2)
         return str(share) if share >= LEAST_SHARE else None
     half = int(value) // 2
@@ -98,17 +94,10 @@ def changed(argv: Sequence[str], changes: Sequence[Change]) -> list[str]:
     return words
 
 
-class SavedStep(Struct, frozen=True):
-    """The newest checkpoint in a folder: the trainer's number, and when it was written, in ns."""
-
-    number: int
-    written: int
-
-
-def saved_step(folder: Path) -> SavedStep | None:
-    """Return the newest checkpoint that training wrote to `folder`; None if there is none."""
+def saved_step(folder: Path) -> tuple[int, int] | None:
+    """Return number and time, in ns, of the newest checkpoint in `folder`; None if there is none."""
     number = trained_number(folder)
-    return None if number is None else SavedStep(number, (folder / CHECKPOINT_TRACKER).stat().st_mtime_ns)
+    return None if number is None else (number, (folder / CHECKPOINT_TRACKER).stat().st_mtime_ns)
 
 
 def going_on(run: Run, save: Path) -> Run:
@@ -124,12 +113,7 @@ def going_on(run: Run, save: Path) -> Run:
 
 
 def run_to_end(command: Command, remake: Remake) -> None:
-    """Run the trainer to its end. `remake` makes the command of a changed run.
-
-    Raises:
-        ConfigError: the command cannot run on this machine.
-        OrlError: the trainer ended with an error, and another attempt would not help or is not allowed.
-    """
+    """Run the trainer to its end. `remake` makes the command of a changed run."""
     if command.problems:
         raise ConfigError(command.problems[0])
     for note in command.notes:
@@ -183,7 +167,7 @@ class _Attempts:
         self._changes: list[Change] = []
         self._restarts = 0
         self._found = saved_step(command.request.save)
-        self._latest: SavedStep | None = self._found  # at the beginning of the present attempt
+        self._latest = self._found  # at the beginning of the present attempt
 
     def next(self, failure: tuple[int, Failure]) -> None:
         """Make the command of the next attempt, and record it.
@@ -202,7 +186,7 @@ class _Attempts:
         if why.lacks_gpu_memory and len(self._changes) < allowed:
             change = next_change(self.command.argv, request.names, self._changes, in_engine=why.in_engine)
         checkpoint = saved_step(request.save)
-        later = checkpoint is not None and (self._latest is None or checkpoint.number > self._latest.number)
+        later = checkpoint is not None and (self._latest is None or checkpoint[0] > self._latest[0])
         if change is None and not (why.engine_gone and later):
             raise self._error(code, why)
         self._changes += [change] if change else []
@@ -214,7 +198,7 @@ class _Attempts:
         record = Recovery(
             attempt=self._restarts,
             **(structs.asdict(change) if change else {}),
-            checkpoint=checkpoint.number if checkpoint and goes_on else None,
+            checkpoint=checkpoint[0] if checkpoint and goes_on else None,
             error=shown(why.error),
             seconds=round(time.monotonic() - request.run.started, 1),
         )
@@ -223,22 +207,16 @@ class _Attempts:
 
     def _error(self, code: int, why: Failure) -> OrlError:
         request = self._first.request
-        memory = f"; {self._first.memory}" if why.lacks_memory else ""
         tried = f", after {self._restarts} restarts" if self._restarts else ""
+        advice = [self._first.memory] if why.lacks_memory else []
+        if why.lost_node:
+            saved = saved_step(request.save) is not None
+            then = f"continue the run with --load {request.run.folder}" if saved else "start the run again"
+            advice.append(f"Ray lost {why.lost_node}, which ends a run: start Ray there, then {then}")
+        advice += [UNEQUAL_WEIGHTS] if why.unequal_weights else []
+        ended = f"{request.installation.trainer} ended with exit code {code}{tried}"
         log = request.run.folder / process.LOG
-        return OrlError(
-            f"{request.installation.trainer} ended with exit code {code}{tried}: {why.error} (see {log}){memory}"
-            f"{self._lost(why)}{f'; {UNEQUAL_WEIGHTS}' if why.unequal_weights else ''}"
-        )
-
-    def _lost(self, why: Failure) -> str:
-        """Return what to do about a node that died; "" if none did."""
-        if not why.lost_node:
-            return ""
-        request = self._first.request
-        saved = saved_step(request.save) is not None
-        then = f"continue the run with --load {request.run.folder}" if saved else "start the run again"
-        return f"; Ray lost {why.lost_node}, which ends a run: start Ray there, then {then}"
+        return OrlError("; ".join([f"{ended}: {why.error} (see {log})", *advice]))
 
 
 def _attempt(command: Command) -> tuple[int, Failure] | None:

@@ -8,7 +8,7 @@ update belongs to the batch that was printed before it. A number that is no numb
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -42,43 +42,32 @@ _LINE = re.compile(r"(?<![\w-])(?<!orl )(rollout|step|perf) (\d+): \{(.*)\}")
 _NUMBER = re.compile(r"'([^']+)': (?:np\.float\d+\()?([-+]?\d[\d.]*(?:e[-+]?\d+)?)(?=[,)]|$)")
 
 
-class Updates:
-    """The numbers of the updates of one batch after another, from the lines of a log."""
-
-    def __init__(self) -> None:
-        self._batch: int | None = None
-        self._steps: dict[int, dict[str, float]] = {}
-        self._others: dict[str, float] = {}
-
-    def read(self, line: str) -> Iterator[tuple[int, dict[str, float]]]:
-        """Take one line. Yield the step and the metrics of a batch that it completes."""
-        match = _LINE.search(line)
-        if match is None:
-            return
-        kind, number, numbers = match[1], int(match[2]), numbers_of(match[3])
+def updates_in(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, float]]]:
+    """Yield the step and the metrics of one batch after another. The last one may be incomplete."""
+    batch: int | None = None
+    steps: list[dict[str, float]] = []
+    others: dict[str, float] = {}
+    for match in filter(None, map(_LINE.search, lines)):
+        kind, number = match[1], int(match[2])
+        numbers = {name: float(value) for name, value in _NUMBER.findall(match[3])}
         if kind == "rollout" and "rollout/response_lengths" in numbers:
-            yield from self.end()
-            self._batch = number
-            self._others = {name: numbers[name] for name in NAMES if name in numbers}
-        elif kind == "step" and self._batch is not None:
-            self._steps[number] = {name: value for name, value in numbers.items() if name != "train/step"}
-        elif kind == "perf" and number == self._batch and "perf/train_time" in numbers:
-            self._others |= numbers
-            yield from self.end()
-
-    def end(self) -> Iterator[tuple[int, dict[str, float]]]:
-        """Yield the step and the metrics of the last batch, if it was not complete."""
-        if self._batch is not None and (self._steps or self._others):
-            names = dict.fromkeys(name for step in self._steps.values() for name in step)
-            means = {name: mean(step.get(name) for step in self._steps.values()) for name in names}
-            logged = {name: value for name, value in means.items() if value is not None} | self._others
-            yield self._batch + 1, with_common_names(logged, NAMES)
-        self._batch, self._steps, self._others = None, {}, {}
+            if batch is not None:
+                yield batch + 1, _joined(steps, others)
+            batch, steps, others = number, [], {name: numbers[name] for name in NAMES if name in numbers}
+        elif kind == "step" and batch is not None:
+            steps.append({name: value for name, value in numbers.items() if name != "train/step"})
+        elif kind == "perf" and number == batch and "perf/train_time" in numbers:
+            yield batch + 1, _joined(steps, others | numbers)
+            batch = None
+    if batch is not None:
+        yield batch + 1, _joined(steps, others)
 
 
-def numbers_of(printed: str) -> dict[str, float]:
-    """Return the numbers in the text of a dict, without its braces."""
-    return {name: float(value) for name, value in _NUMBER.findall(printed)}
+def _joined(steps: Sequence[Mapping[str, float]], others: Mapping[str, float]) -> dict[str, float]:
+    """Return the means over the updates of a batch, and its other numbers."""
+    names = dict.fromkeys(name for step in steps for name in step)
+    means = {name: mean(step.get(name) for step in steps) for name in names}
+    return with_common_names({name: value for name, value in means.items() if value is not None} | others, NAMES)
 
 
 def followed(
@@ -92,19 +81,11 @@ def followed(
 
 
 def _follow(log: Path, metrics: Path, start: int, judge: Callable[[dict[str, float]], None], ended: Event) -> None:
-    updates = Updates()
+    lines = (line.decode("utf-8", "replace") for line in lines_of(log, ended, start) if line is not None)
     with gpu_usage() as usage:
-        for line in lines_of(log, ended, start):
-            for step, numbers in () if line is None else updates.read(line.decode("utf-8", "replace")):
-                _add(metrics, step, numbers | usage())
-                judge(numbers)
-        for step, numbers in updates.end():
-            _add(metrics, step, numbers | usage())
-
-
-def _add(metrics: Path, step: int, numbers: dict[str, float]) -> None:
-    """Add an update to the file `metrics`. A full disk is a warning: the trainer continues."""
-    try:
-        metrics_log.append(metrics, "update", step, numbers, seconds=0.0)
-    except OrlError as fault:
-        logger.warning("%s", fault)
+        for step, numbers in updates_in(lines):
+            try:
+                metrics_log.append(metrics, "update", step, numbers | usage(), seconds=0.0)
+            except OrlError as fault:  # a full disk: the trainer continues
+                logger.warning("%s", fault)
+            judge(numbers)

@@ -1,1 +1,0 @@
-"""`orl convert`: the trainer's own conversion tools."""
