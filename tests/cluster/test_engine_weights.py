@@ -63,7 +63,7 @@ def test_other_numbers_and_parts_are_not_comparable(tmp_path: Path, described: d
     "option",
     [
         *("--lora-rank=8", "--fp16", "--fp8-format", "--sglang-quantization", "--sglang-dtype=float16"),
-        *("--rollout-external", "--sglang-load-format", "--sglang-speculative-algorithm", "--debug-train-only"),
+        *("--sglang-load-format", "--sglang-speculative-algorithm", "--debug-train-only"),
     ],
 )
 def test_option_that_makes_weights_differ_is_not_comparable(model: Path, option: str) -> None:

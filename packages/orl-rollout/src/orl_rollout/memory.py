@@ -105,12 +105,12 @@ def experts_of(config: Mapping[str, Any]) -> tuple[int, int]:
     """Return the experts of a layer, and how many of them a token passes; zeros of a dense model.
 
     Raises:
-        ConfigError: config.json does not tell.
+        ConfigError: config.json holds something else.
     """
     with boundary(ConfigError, "reading the experts in the model's config.json"):
         text = _text_of(config)
         count = next(filter(None, (_size(text, name, 0) for name in EXPERTS)), 0)
-        return count, _size(text, "num_experts_per_tok") if count else 0
+        return count, _size(text, "num_experts_per_tok", 0)
 
 
 def _text_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
