@@ -33,7 +33,8 @@ def example() -> ModuleType:
 
 def write_quitter(folder: Path) -> Sequence[Datum]:
     """Write a model that plays half of the games and gives up the others. Return the rows of games given up."""
-    from orl_local.warm_start import write_tiny_model
+    from orl_local.warm_start import train
+    from orl_playground.tiny_model import write_tiny_model
 
     rng = random.Random(0)
     played = [play(END, end, rng) for _ in range(100)]

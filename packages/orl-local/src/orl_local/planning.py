@@ -15,7 +15,7 @@ from orl_rollout.edge import interrupt
 from orl_rollout.gpus import Gpu, gpu_memory
 from orl_rollout.logs import logger_of
 from orl_rollout.memory import GIB, MemoryReport, ModelShape, config_of, shape_of
-from orl_rollout.run_folder.checkpoint import is_absent
+from orl_rollout.run_folder.checkpoint import Checkpoint, is_absent
 from orl_rollout.run_folder.contract import Plan, Run
 from orl_rollout.training.course import Schedule, plan_of, schedule_of
 
@@ -106,9 +106,9 @@ def check(plan: Planned) -> None:
     Raises:
         ConfigError: it cannot begin.
     """
-    estimate = report(run.config, plan.settings, plan.shape, plan.gpus, plan.engine.memory_share)
-    if estimate.problems:
-        raise ConfigError(estimate.problems[0])
+    estimate = plan.memory()
+    for problem in filter(None, (unready(plan.engine.url), *estimate.problems)):
+        raise ConfigError(problem)
     for note in estimate.notes:
         logger.warning("%s", note)
 
@@ -139,8 +139,7 @@ def plan_run(run: Run) -> Plan:
     unseen = "" if plan.described else f"not checked: the model {plan.base}, which is not on this machine yet"
     memory = disk = MemoryReport()
     if plan.described:
-        memory = report(run.config, settings, plan.shape, plan.gpus, plan.engine.memory_share)
-        disk = disk_report(run, plan)
+        memory, disk = plan.memory(), disk_report(plan)
     problems, notes = (unready(plan.engine.url), *memory.problems), (unseen, *memory.notes, *disk.notes)
     table = "\n".join(filter(None, (memory.table, disk.table)))
     return structs.replace(plan_of(run, lines, str(plan.engine), problems, notes), memory=table)
@@ -153,7 +152,7 @@ def disk_report(plan: Planned) -> MemoryReport:
     """
     if plan.shape is None:  # the estimate of memory says it
         return MemoryReport()
-    size = held(plan.shape, sizes_of(run.config, plan.settings)).total
+    size = held(plan.shape, sizes_of(plan.run.config, plan.settings)).total
     saves = math.ceil(plan.settings.steps / (plan.schedule.trainer.save_interval or 1))
     kept = min(own_options(plan.run.config.trainer).save_total_limit, saves)
     needed = (kept + 1) * size

@@ -19,6 +19,7 @@ from orl_cluster.launch.command.layout import LaunchRequest
 from orl_cluster.launch.command.model_shape import is_mixture, model_shape
 from orl_cluster.launch.command.trainer_defaults import critic_folder, critic_load
 from orl_cluster.launch.machine.installation import Installation
+from orl_cluster.launch.options import PARTIAL
 from orl_core.config import TrainerConfig
 from orl_core.config.yaml import read
 from orl_core.errors import ConfigError
@@ -94,7 +95,7 @@ def _fully_async(request: LaunchRequest) -> Options:
     fully = f"{ROLLOUT} {function}"
     if not request.cluster.asynchronous:
         raise ConfigError(f"{fully} plays while slime trains: give --async, --actor-gpus and --rollout-gpus")
-    for name in (FILTER, trainer_defaults.PARTIAL):
+    for name in (FILTER, PARTIAL):
         if request.value(name) is not None and not (name == FILTER and _has(request, FILTERS)):
             raise ConfigError(f"{name}: {fully} ignores it. Remove one of them")
     if setting := request.run.config.several_rows:

@@ -32,7 +32,7 @@ from orl_rollout.logs import logger_of
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.results.metrics import SMALLEST_DIFFERENCE, RolloutStats, evaluation_metrics, training_metrics
 from orl_rollout.run_folder import metrics_log
-from orl_rollout.run_folder.no_signal import STEPS
+from orl_rollout.run_folder.judges import STEPS
 from orl_rollout.runtime.group_scores import Group, metrics_of_groups, score_groups
 from orl_rollout.training.rows import Member, advantages_of
 

@@ -10,7 +10,6 @@ import gc
 import torch
 import transformers
 from orl_core.errors import ConfigError, boundary
-from orl_rollout.loop.engine import Engine
 from orl_rollout.memory import GIB
 from orl_rollout.tokenizer.pretrained import check_hub
 from transformers import AutoModelForCausalLM, PreTrainedModel

@@ -16,9 +16,9 @@ from pathlib import Path
 from msgspec import Struct
 from orl_core.errors import OrlError
 from orl_rollout.edge import children, interrupt
+from orl_rollout.edge.children import running
 from orl_rollout.run_folder import metrics_log, turn_count
-from orl_rollout.run_folder.logprob_drift import DIFFERENCE, LogprobDrift
-from orl_rollout.run_folder.process import running
+from orl_rollout.run_folder.judges import DIFFERENCE, LogprobDrift
 
 from orl_cluster.launch.command.command import Command
 from orl_cluster.launch.command.engine_weights import samples_fresh

@@ -57,13 +57,13 @@ def updates_in(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, float]]]:
         elif kind == "step" and batch is not None:
             steps.append({name: value for name, value in numbers.items() if name != "train/step"})
         elif kind == "perf" and number == batch and "perf/train_time" in numbers:
-            yield batch + 1, _joined(steps, others | numbers)
+            yield number + 1, _joined(steps, others | numbers)
             batch = None
     if batch is not None:
         yield batch + 1, _joined(steps, others)
 
 
-def _joined(steps: Sequence[Mapping[str, float]], others: Mapping[str, float]) -> dict[str, float]:
+def _joined(steps: Sequence[Mapping[str, float]], others: dict[str, float]) -> dict[str, float]:
     """Return the means over the updates of a batch, and its other numbers."""
     names = dict.fromkeys(name for step in steps for name in step)
     means = {name: mean(step.get(name) for step in steps) for name in names}
