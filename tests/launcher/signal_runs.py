@@ -35,7 +35,6 @@ SECONDS = 120.0  # for a run to come to its stage, and again to end after the si
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOADED = (
     "torch",
-    "matplotlib.pyplot",
     "openreward",
     "rich.progress",
     "orl_local.run",

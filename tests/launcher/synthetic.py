@@ -93,7 +93,7 @@ def make_metrics(step: int, share: float, rng: random.Random) -> dict[str, float
 
 
 def make_run(folder: Path, *, steps: int = 30, finished: bool = True, prompt: str = "") -> Path:
-    """Write the files of a run into `folder`, `report.html` and `curve.png` left out."""
+    """Write the files of a run into `folder`, `report.html` left out."""
     folder.mkdir(parents=True)
     trainer = {"backend": "local", "model": ENVIRONMENT, "lr": 4e-4, "n_samples": 16, "num_rollout": steps}
     config = decode_config({"environments": {ENVIRONMENT: {"eval_splits": ["test"]}}, "trainer": trainer}, "test")

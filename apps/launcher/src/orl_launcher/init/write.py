@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,11 +17,11 @@ from msgspec import Struct
 from msgspec.json import encode
 from orl_core.config import load_config
 from orl_core.errors import ConfigError
-from orl_core.text import visible
 
 from orl_launcher import invocation
 from orl_launcher.init.survey import Survey
 from orl_launcher.playground import ORGANISATION
+from orl_launcher.view.wording import one_line
 
 SCHEMA = "orl.schema.json"
 TRAINING, HELD_OUT = ("train", "training"), ("test", "eval", "validation", "val", "dev", "heldout", "held_out")
@@ -57,7 +58,7 @@ def config_text(env: Survey, *, command: str, output: Path, schema: str, trainer
 
     loader = PackageLoader("orl_launcher", "init")
     jinja = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True)  # noqa: S701 - YAML
-    cast("dict[str, Any]", jinja.filters).update(line=_line, word=_word, remark=_remark)
+    cast("dict[str, Any]", jinja.filters).update(line=partial(one_line, most=LONGEST), word=_word, remark=_remark)
     training, held_out = choose_splits(env.splits)
     start = TINY if trainer["model"].startswith(ORGANISATION) else REAL
     size = _opening_ids(env, start)
@@ -144,13 +145,7 @@ def _context(start: Settings, opening: int) -> int:
 
 def _remark(value: str, remark: str) -> str:
     """Return a line with a comment behind its value."""
-    return f"{value:<{COLUMN}} # {_line(remark)}"
-
-
-def _line(text: str) -> str:
-    """Return `text` as one printable line, cut to LONGEST characters."""
-    line = " ".join(visible(text).split())
-    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
+    return f"{value:<{COLUMN}} # {one_line(remark, LONGEST)}"
 
 
 def _word(text: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from textwrap import shorten
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -14,6 +13,7 @@ from orl_rollout.run_folder.record import Record, is_run, read_record
 
 from orl_launcher.view.notices import label_of
 from orl_launcher.view.svg import Line
+from orl_launcher.view.wording import one_line
 
 ALIVE_SECONDS = 300.0  # a run whose files did not change for so long and that has no summary has stopped
 PROBLEM = 120  # characters of an error in the list
@@ -114,7 +114,7 @@ def _row_of(name: str, record: Record) -> RunRow:
         started=began.stat().st_mtime if (began := record.folder / "config.json").is_file() else 0.0,
         changed=changed,
         seconds=record.seconds,
-        problem=shorten(record.error, PROBLEM, placeholder=" ..."),
+        problem=one_line(record.error, PROBLEM),
     )
 
 

@@ -1,6 +1,6 @@
-"""report.html and curve.png of a run, made from its folder alone, whichever trainer wrote it.
+"""report.html of a run, made from its folder alone, whichever trainer wrote it.
 
-It writes these two files and changes nothing else. An interrupted run gets a page of what there is.
+It writes this file and changes nothing else. An interrupted run gets a page of what there is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from orl_rollout.episodes.journal import Entry, read_journal
 from orl_rollout.run_folder.metrics_log import MetricsRow
 from orl_rollout.run_folder.record import Record, read_record
 
-from orl_launcher.view.curves import charts_of, write_png
+from orl_launcher.view.curves import charts_of
 from orl_launcher.view.episode import episode_rows
 from orl_launcher.view.evaluations import results_of
 from orl_launcher.view.html import page
@@ -34,15 +34,13 @@ FIGURES = (
 
 
 def write_report(folder: Path) -> Path:
-    """Write report.html, and curve.png if there are curves, into the folder of a run. Return the page's path.
+    """Write report.html into the folder of a run. Return its path.
 
     Raises:
         OrlError: there is no run, or its files cannot be used.
     """
     record = read_record(folder)
     values = values_of(record)
-    if values["charts"]:
-        write_png(values["charts"], folder / "curve.png", f"{', '.join(record.environments) or folder.name}")
     examples, decoder = examples_of(read_journal(record.journal)), load_decoder(record.journal, folder)
     played = (("Before", examples.before), ("After", examples.after)) if examples else ()
     text = page(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any, cast
 
-from orl_rollout.results.metrics import wilson
+from orl_core.text import visible
+from orl_rollout.results.interval import wilson
 from orl_rollout.run_folder.metrics_log import Tally
 from orl_rollout.run_folder.record import Record
 
@@ -14,6 +15,12 @@ def number(value: float) -> str:
     """Write a number with at most three decimals: 0.25, 12, 3.142."""
     shown = f"{value:.3f}".rstrip("0").rstrip(".")
     return "0" if shown in ("-0", "") else shown
+
+
+def one_line(text: str, most: int) -> str:
+    """Write a text as one printable line of at most `most` characters."""
+    line = " ".join(visible(text).split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def percent(share: float) -> str:

@@ -20,7 +20,7 @@ The folder of a run holds, whichever trainer made it:
     checkpoint/       the last weights, or a link to their folder; orl_checkpoint.json in it tells their format
     trainer/checkpoint-N/  with local the one before `checkpoint`, after N steps
     checkpoint_hf/    the same in Hugging Face's format, if `orl convert` made it
-    curve.png, report.html   made from the files above
+    report.html       made from the files above
 """
 
 from __future__ import annotations
