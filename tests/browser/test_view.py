@@ -68,7 +68,7 @@ def watch(page: Any, origin: str, seen: list[str]) -> None:
 @pytest.mark.parametrize("width", [400, 1400])
 async def test_pages_are_accessible_and_alone(runs: Path, tmp_path: Path, scheme: str, width: int) -> None:
     axe = files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
-    async with viewed(runs, tmp_path / "cache") as client, browser() as launched:
+    async with viewed(runs) as client, browser() as launched:
         origin = str(client.make_url(f"/{TOKEN}/"))
         context = await launched.new_context(
             color_scheme=scheme, viewport={"width": width, "height": 900}, bypass_csp=True
@@ -88,7 +88,7 @@ async def test_pages_are_accessible_and_alone(runs: Path, tmp_path: Path, scheme
 
 
 async def test_hostile_text_does_nothing(runs: Path, tmp_path: Path) -> None:
-    async with viewed(runs, tmp_path / "cache") as client, browser() as launched:
+    async with viewed(runs) as client, browser() as launched:
         origin = str(client.make_url(f"/{TOKEN}/"))
         page = await launched.new_page()
         seen: list[str] = []
@@ -101,7 +101,7 @@ async def test_hostile_text_does_nothing(runs: Path, tmp_path: Path) -> None:
 
 
 async def test_inline_script_is_refused(runs: Path, tmp_path: Path) -> None:
-    async with viewed(runs, tmp_path / "cache") as client, browser() as launched:
+    async with viewed(runs) as client, browser() as launched:
         page = await launched.new_page()
         await page.goto(str(client.make_url(f"/{TOKEN}/")))
         await page.evaluate(
@@ -112,7 +112,7 @@ async def test_inline_script_is_refused(runs: Path, tmp_path: Path) -> None:
 
 
 async def test_keyboard_reaches_a_run(runs: Path, tmp_path: Path) -> None:
-    async with viewed(runs, tmp_path / "cache") as client, browser() as launched:
+    async with viewed(runs) as client, browser() as launched:
         page = await launched.new_page()
         await page.goto(str(client.make_url(f"/{TOKEN}/")))
         await page.keyboard.press("Tab")
@@ -126,7 +126,7 @@ async def test_keyboard_reaches_a_run(runs: Path, tmp_path: Path) -> None:
 
 
 async def test_page_shows_new_episodes_while_it_is_open(runs: Path, tmp_path: Path) -> None:
-    async with viewed(runs, tmp_path / "cache") as client, browser() as launched:
+    async with viewed(runs) as client, browser() as launched:
         page = await launched.new_page()
         await page.goto(str(client.make_url(f"/{TOKEN}/run/agent/episodes")))
         assert "4 episodes match" in await page.inner_text("#episodes")
@@ -135,7 +135,7 @@ async def test_page_shows_new_episodes_while_it_is_open(runs: Path, tmp_path: Pa
 
 
 async def test_phone_shows_success_and_tokens_by_tap(runs: Path, tmp_path: Path) -> None:
-    async with viewed(runs, tmp_path / "cache") as client, browser() as launched:
+    async with viewed(runs) as client, browser() as launched:
         origin = str(client.make_url(f"/{TOKEN}/"))
         context = await launched.new_context(viewport={"width": 390, "height": 844}, has_touch=True)
         page = await context.new_page()
@@ -150,7 +150,7 @@ async def test_phone_shows_success_and_tokens_by_tap(runs: Path, tmp_path: Path)
 
 
 async def test_arrow_keys_go_from_token_to_token(runs: Path, tmp_path: Path) -> None:
-    async with viewed(runs, tmp_path / "cache") as client, browser() as launched:
+    async with viewed(runs) as client, browser() as launched:
         page = await launched.new_page()
         await page.goto(str(client.make_url(f"/{TOKEN}/run/local/episode/6")))
         tokens = page.locator(".turn pre").first.locator("span")

@@ -13,7 +13,7 @@ import pytest
 from orl_core.messages import Action, FailureKind, Message, ParseFailure, TextBlock, ToolCall, ToolResult, text_message
 from orl_core.trajectory import Generation, Trajectory, Turn
 from orl_launcher.commands.export import write
-from orl_launcher.export.conversations import ChatRow, rows_of
+from orl_launcher.conversations import ChatRow, rows_of
 from orl_launcher.main import main
 from orl_rollout.edge import interrupt
 from orl_rollout.episodes.journal import read_journal

@@ -100,7 +100,7 @@ async def test_pages_say_how_many_were_judged(run: Path, tmp_path: Path) -> None
     assert "14 in ERROR" in charts["Success rate"]
     assert charts["Valid tool calls"] == ""
     pages = [write_report(run).read_text(encoding="utf-8")]
-    async with viewed(run.parent, tmp_path / "cache") as client:
+    async with viewed(run.parent) as client:
         pages += [await (await client.get(f"/{TOKEN}/{path}")).text() for path in ("run/demo", "")]
     report, page, listed = pages
     for text in (report, page):
@@ -119,7 +119,7 @@ async def test_run_of_failures_alone_has_failed(error: str, tmp_path: Path) -> N
     assert state_of(read_record(folder), 0.0) == "failed"
     (line,) = Catalog(folder.parent).rows()
     assert (line.state, line.problem) == ("failed", error)
-    async with viewed(folder.parent, tmp_path / "cache") as client:
+    async with viewed(folder.parent) as client:
         page = await (await client.get(f"/{TOKEN}/run/lost")).text()
         listed = await (await client.get(f"/{TOKEN}/")).text()
     assert "0 of 16 judged, 16 in ERROR" in page
@@ -134,7 +134,7 @@ async def test_run_without_signal_is_told_everywhere(capsys: Capture, silent: Pa
     assert any(said in notice for notice in printed(capsys, "show", str(silent))["notices"])
     assert main(["show", str(silent)]) == 0
     assert said in " ".join(capsys.readouterr().out.split())
-    async with viewed(silent.parent, tmp_path / "cache") as client:
+    async with viewed(silent.parent) as client:
         assert said in await (await client.get(f"/{TOKEN}/run/silent")).text()
         assert "no signal" in await (await client.get(f"/{TOKEN}/")).text()
 

@@ -20,11 +20,11 @@ from orl_core.messages import Action, FailureKind, ParseFailure, ToolResult, tex
 from orl_core.trajectory import StopDetail, StopReason
 from orl_launcher.main import main
 from orl_launcher.reports import row_of
+from orl_launcher.view.catalog import record_of
 from orl_launcher.view.episode import episode_rows
-from orl_launcher.view.html import page
 from orl_launcher.view.pieces import Role, load_decoder
 from orl_launcher.view.progress import following
-from orl_launcher.view.report import examples_of, write_report
+from orl_launcher.view.report import examples_of, page_of, write_report
 from orl_launcher.view.tables import BARS, closing_table, curves_table, episode_view, episodes_table, sparkline
 from orl_launcher.view.wording import duration, number
 from orl_rollout.episodes.frames import frame
@@ -90,8 +90,9 @@ def test_endings_are_shown_by_name(detail: StopDetail | None, told: str) -> None
     trajectory = structs.replace(trajectory, stop_reason=StopReason.MAX_TURNS, stop_detail=detail)
     entry = Entry(key="k", time=1.0, reward=0.0, success=False, trajectory=trajectory)
     console = Console(record=True, width=200, file=io.StringIO())
-    console.print(episodes_table([row_of(1, entry)]))
-    console.print(episode_view(episode_rows("episode 1", entry, None)))
+    record = record_of(Path("journal"))
+    console.print(episodes_table([row_of(1, entry)], record))
+    console.print(episode_view(episode_rows("episode 1", entry, None), record))
     assert console.export_text().count(told) == 2
 
 
@@ -257,6 +258,8 @@ def test_a_page_of_episodes(capsys: Capture, run: Path, tmp_path: Path) -> None:
     assert "3 episodes" in shown(capsys, str(run), "--failed", "--html", str(out))
     outline = outline_of(out.read_text(encoding="utf-8"))
     assert outline.tags["article"] == 3
+    shown(capsys, str(run / JOURNAL), "--html", str(out))
+    assert "did not finish" not in out.read_text(encoding="utf-8")
 
 
 def entry_of(key: str, *, won: bool, step: int, index: int = 0, evaluation: bool = True, prompt: str = "") -> Entry:
@@ -268,7 +271,7 @@ def test_an_episode_cannot_steer_the_terminal(run: Path) -> None:
     out = io.StringIO()
     console = Console(file=out, force_terminal=False, width=100)
     hostile = entry_of("[bold]x\x1b[2J", won=True, step=0, prompt=HOSTILE + "[red]markup[/red]")
-    console.print(episode_view(episode_rows("episode 1", hostile, load_decoder(run))))
+    console.print(episode_view(episode_rows("episode 1", hostile, load_decoder(run)), read_record(run)))
     assert "\x1b" not in out.getvalue()
     assert "[red]markup[/red]" in out.getvalue()
     assert "[bold]x" in out.getvalue()
@@ -283,8 +286,8 @@ def test_both_viewers_show_failures_reasoning_and_rewards(run: Path) -> None:
     entry = structs.replace(entry, trajectory=structs.replace(entry.trajectory, turns=(turn,), error=HOSTILE))
     rows = episode_rows("Episode 1", entry, None)
     out = io.StringIO()
-    Console(file=out, width=1000).print(episode_view(rows))
-    html = page("episodes", title=HOSTILE, name=HOSTILE, charts=(), episodes=[rows], record=None)
+    Console(file=out, width=1000).print(episode_view(rows, read_record(run)))
+    html = page_of(record_of(run / JOURNAL), HOSTILE, HOSTILE, [rows])
     outline_of(html)
     for view in (out.getvalue(), html):
         assert "\x1b" not in view

@@ -27,8 +27,9 @@ from orl_core.estimators import ESTIMATORS
 from orl_core.messages import TextBlock, ToolResult, text_message
 from orl_core.task import Task
 from orl_core.trajectory import Generation, StopReason, Trajectory
+from orl_launcher.view.catalog import record_of
 from orl_launcher.view.episode import episode_rows
-from orl_launcher.view.html import page
+from orl_launcher.view.report import page_of
 from orl_launcher.view.tables import episode_view
 from orl_launcher.view.terminal import Terminal
 from orl_rollout.episodes.events import events_of
@@ -100,7 +101,8 @@ def sinks(outcome: Outcome, config: RunConfig, folder: Path) -> dict[str, str]:
     (entry,) = read_journal(folder)
     terminal = Terminal(file=io.StringIO(), width=10_000)
     rows = episode_rows("Episode", entry, None)
-    terminal.print(episode_view(rows))
+    record = record_of(folder)
+    terminal.print(episode_view(rows, record))
     slime, miles = SlimeSample(tokens=[9]), MilesSample(tokens=[9])
     fill(slime, outcome, text_of=DECODE)
     samples: list[Any] = [slime, *split(miles, outcome, text_of=DECODE)]
@@ -114,7 +116,7 @@ def sinks(outcome: Outcome, config: RunConfig, folder: Path) -> dict[str, str]:
         "ids": " ".join(map(DECODE, ids)),
         "outcome": repr(outcome),
         "metrics": json.dumps(metrics_of([stats_of(outcome)])),
-        "page": page("episodes", title="", name="", charts=(), episodes=[rows], record=None),
+        "page": page_of(record, "", "", [rows]),
         "terminal": terminal.file.getvalue(),  # pyright: ignore[reportAttributeAccessIssue]
     }
 

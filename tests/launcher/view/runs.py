@@ -101,7 +101,7 @@ def add(folder: Path, *trajectories: Trajectory, name: str = "9") -> Path:
 
 
 @asynccontextmanager
-async def viewed(root: Path, cache: Path) -> AsyncGenerator[TestClient]:
+async def viewed(root: Path) -> AsyncGenerator[TestClient]:
     """A client of a viewer of the runs at `root`."""
-    async with TestClient(TestServer(Viewer(root, cache, TOKEN).app(), host="127.0.0.1")) as client:
+    async with TestClient(TestServer(Viewer(root, TOKEN).app(), host="127.0.0.1")) as client:
         yield client

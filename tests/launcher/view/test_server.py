@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -69,7 +67,7 @@ async def test_odd_configuration_spoils_its_own_run_alone(runs: Path, tmp_path: 
     make_run(runs / "odd", steps=2)
     (runs / "odd" / "config.json").write_text(config, encoding="utf-8")
     (runs / "odd" / "summary.json").write_text('{"random_consistent_baseline": "x", "error": 5}', encoding="utf-8")
-    async with viewed(runs, tmp_path / "cache") as client:
+    async with viewed(runs) as client:
         answer = await client.get(f"/{TOKEN}/")
         assert answer.status == 200
         assert {*re.findall(r"/run/(\w+)", await answer.text())} >= {"local", "slime", "rollouts", "agent"}
@@ -79,45 +77,9 @@ async def test_odd_configuration_spoils_its_own_run_alone(runs: Path, tmp_path: 
             outline_of(await answer.text())
 
 
-def overwrite(cache: Path, broken: bytes) -> None:
-    for file in cache.iterdir():
-        file.write_bytes(broken)
-
-
-def cut_rows(cache: Path) -> None:
-    """Break the pages of the rows, and leave the first one, which tells what tables there are."""
-    (file,) = cache.glob("*.sqlite3")
-    whole = file.read_bytes()
-    file.write_bytes(whole[:4096] + b"\xff" * (len(whole) - 4096))
-
-
-@pytest.mark.parametrize(
-    "harm",
-    [
-        lambda cache: overwrite(cache, b"no database"),
-        lambda cache: overwrite(cache, b"SQLite format 3\0" + b"\xff" * 4096),
-        cut_rows,
-        lambda cache: [file.unlink() for file in cache.iterdir()],
-        shutil.rmtree,
-    ],
-)
-@pytest.mark.parametrize("path", ["episodes", "episode/1"])
-async def test_broken_index_is_made_again(
-    runs: Path, tmp_path: Path, harm: Callable[[Path], object], path: str
-) -> None:
-    cache = tmp_path / "cache"
-    async with viewed(runs, cache) as client:
-        for _ in range(2):
-            answer = await client.get(f"/{TOKEN}/run/local/{path}")
-            assert (answer.status, "/episode/2" in await answer.text()) == (200, True)
-            harm(cache)
-    async with viewed(runs, cache) as client:
-        assert (await client.get(f"/{TOKEN}/run/local/{path}")).status == 200
-
-
 async def test_every_kind_of_run_has_its_pages(runs: Path, tmp_path: Path) -> None:  # shows A43
     before = files_in(runs)
-    async with viewed(runs, tmp_path / "cache") as client:
+    async with viewed(runs) as client:
         listed = await (await client.get(f"/{TOKEN}/")).text()
         assert set(re.findall(r'/run/(\w+)"', listed)) == {"local", "slime", "rollouts", "agent"}
         assert '<td>50\u00a0%<div class="meta">played</div></td>' in listed  # rollouts alone
@@ -149,7 +111,7 @@ async def test_every_kind_of_run_has_its_pages(runs: Path, tmp_path: Path) -> No
 async def test_run_without_measurements_is_listed(runs: Path, tmp_path: Path) -> None:
     (runs / "local" / "metrics.jsonl").unlink()
     os.utime(runs / "local" / "config.json", (9e5, 9e5))
-    async with viewed(runs, tmp_path / "cache") as client:
+    async with viewed(runs) as client:
         listed = await (await client.get(f"/{TOKEN}/")).text()
     assert re.search(r"<td>1970-01-1\d \d\d:\d\d</td>", listed)
     assert '<td class="number">3 min 34 s</td>' in listed
@@ -169,7 +131,7 @@ def test_state_of_a_run_tells_what_became_of_it(tmp_path: Path) -> None:
 
 
 async def test_page_follows_a_run(runs: Path, tmp_path: Path) -> None:
-    async with viewed(runs, tmp_path / "cache") as client:
+    async with viewed(runs) as client:
         address = f"/{TOKEN}/run/rollouts/episodes"
         assert "<b>3</b> episodes match" in await (await client.get(address)).text()
         add(runs / "rollouts", trajectory_of(key="late"))
@@ -177,7 +139,7 @@ async def test_page_follows_a_run(runs: Path, tmp_path: Path) -> None:
 
 
 async def test_only_the_token_opens_pages(runs: Path, tmp_path: Path) -> None:
-    async with viewed(runs, tmp_path / "cache") as client:
+    async with viewed(runs) as client:
         for path in ("/", "/x/", "/favicon.ico", f"/{TOKEN}x/"):
             assert (await client.get(path)).status == 403
         assert (await client.get(f"/{TOKEN}/", headers={"Host": "evil.example"})).status == 403
@@ -200,7 +162,7 @@ async def test_only_the_token_opens_pages(runs: Path, tmp_path: Path) -> None:
     ],
 )
 async def test_wrong_address_is_refused(runs: Path, tmp_path: Path, path: str, status: int) -> None:
-    async with viewed(runs, tmp_path / "cache") as client:
+    async with viewed(runs) as client:
         answer = await client.get(f"/{TOKEN}/{path}")
         assert answer.status == status
 
@@ -208,7 +170,7 @@ async def test_wrong_address_is_refused(runs: Path, tmp_path: Path, path: str, s
 async def test_hostile_text_is_text(tmp_path: Path) -> None:
     make_hostile(tmp_path / "runs" / "bad")
     page = ""
-    async with viewed(tmp_path / "runs", tmp_path / "cache") as client:
+    async with viewed(tmp_path / "runs") as client:
         for path in ("", "run/bad", *(f"run/bad/{page}" for page in ("episodes", "episode/7", "group/7", "task/7"))):
             answer = await client.get(f"/{TOKEN}/{path}")
             page = await answer.text()
@@ -225,7 +187,7 @@ async def test_hostile_text_is_text(tmp_path: Path) -> None:
 async def test_one_run_or_one_journal_is_shown(runs: Path, tmp_path: Path) -> None:
     journal = next((runs / "rollouts").glob("journal-*"))
     for root, name in ((runs / "local", "local"), (journal, journal.name)):
-        async with viewed(root, tmp_path / "cache") as client:
+        async with viewed(root) as client:
             assert (await client.get(f"/{TOKEN}/run/{name}")).status == 200
             assert (await client.get(f"/{TOKEN}/run/{name}/episode/1")).status == 200
 
@@ -233,11 +195,11 @@ async def test_one_run_or_one_journal_is_shown(runs: Path, tmp_path: Path) -> No
 def test_missing_folder_is_refused(tmp_path: Path) -> None:
     assert main(["view", str(tmp_path / "nothing")]) == 1
     with pytest.raises(ConfigError):
-        Viewer(tmp_path / "nothing", tmp_path / "cache").check()
+        Viewer(tmp_path / "nothing")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_tokens_differ(tmp_path: Path) -> None:
-    tokens = {Viewer(tmp_path, tmp_path / "cache").token for _ in range(3)}
+    tokens = {Viewer(tmp_path).token for _ in range(3)}
     assert len(tokens) == 3
     assert all(len(token) >= 32 for token in tokens)

@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 from orl_core.text import clean, map_strings
 from orl_core.trajectory import StopReason
 
-from orl_launcher.export.conversations import ChatRow
+from orl_launcher.conversations import ChatRow
 
 if TYPE_CHECKING:
     import argparse

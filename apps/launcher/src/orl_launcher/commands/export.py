@@ -13,7 +13,7 @@ from orl_rollout.episodes.journal import read_journal
 from orl_rollout.run_folder.record import journal_of
 
 from orl_launcher import cli
-from orl_launcher.export.conversations import ChatRow, rows_of
+from orl_launcher.conversations import ChatRow, rows_of
 
 DESCRIPTION = """\
 Write the episodes of a run or a journal in chat format: messages with tool calls, tools, reward, success, step.

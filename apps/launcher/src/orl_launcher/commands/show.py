@@ -16,15 +16,16 @@ from pathlib import Path
 from msgspec import structs
 from orl_core.errors import ConfigError, OrlError, boundary
 from orl_rollout.episodes.journal import Entry, journal_files, read_journal
-from orl_rollout.run_folder.metrics_log import TRAINING_METRICS, Kind
-from orl_rollout.run_folder.record import Record, journal_of, read_record
+from orl_rollout.run_folder.metrics_log import Kind
+from orl_rollout.run_folder.record import Record, journal_of
+from orl_rollout.run_folder.training_metrics import TRAINING_METRICS
 
 from orl_launcher import cli, invocation
-from orl_launcher.export.conversations import rows_of
+from orl_launcher.conversations import rows_of
 from orl_launcher.reports import EpisodeReport, MetricReport, ShowReport, add_json, print_json, row_of
 from orl_launcher.trainers import RUNS
-from orl_launcher.view.curves import charts_of
-from orl_launcher.view.episode import EpisodeRows, episode_rows
+from orl_launcher.view.catalog import record_of
+from orl_launcher.view.episode import episode_rows
 from orl_launcher.view.notices import notices_of
 from orl_launcher.view.pieces import load_decoder
 from orl_launcher.view.tables import curves_table, episode_view, episodes_table, overview
@@ -61,7 +62,7 @@ def add_options(options: cli.Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Show the run, or write the page."""
     path: Path = arguments.path or latest_run()
-    record = read_record(path) if path.is_dir() else None
+    record = record_of(path)
     journal = journal_of(path)
     console = cli.console()
     overview = not arguments.html and arguments.episode is None
@@ -76,7 +77,12 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     decoder = load_decoder(journal, path, journal.parent)
     if arguments.html:
-        _write_page(arguments.html, path, record, [episode_rows(_title(*one), one[1], decoder) for one in chosen])
+        from orl_launcher.view.report import page_of
+
+        rows = [episode_rows(_title(*one), one[1], decoder) for one in chosen]
+        with boundary(OrlError, f"writing {arguments.html}"):
+            page = page_of(record, "Episodes", f"The last {len(chosen)} that match.", rows)
+            arguments.html.write_text(page, encoding="utf-8")
         console.print(f"{len(chosen)} episodes: {arguments.html}")
     else:
         ((number, entry),) = chosen
@@ -139,23 +145,23 @@ def _chosen(path: Path, arguments: argparse.Namespace, most: int) -> list[tuple[
     return chosen
 
 
-def _report(path: Path, record: Record | None, chosen: list[tuple[int, Entry]], *, whole: bool) -> ShowReport:
+def _report(path: Path, record: Record, chosen: list[tuple[int, Entry]], *, whole: bool) -> ShowReport:
     """Return what is shown; of `whole` episodes the messages too."""
     names = dict.fromkeys((*dict(MAIN_METRICS), *TRAINING_METRICS, "rollouts", "judged"))
     kinds: tuple[Kind, ...] = ("train", "eval")
     curves = [
         MetricReport(name=name, kind=kind, steps=list(steps), values=list(values))
-        for name in (names if record else ())
+        for name in names
         for kind in kinds
-        for steps, values in (record.curve(name, kind) if record else ((), ()),)
+        for steps, values in (record.curve(name, kind),)
         if steps
     ]
     return ShowReport(
         path=str(path),
-        finished=record.finished if record and record.config else None,
-        environments=list(record.environments) if record else [],
-        random_consistent_baseline=record.baseline if record else None,
-        notices=list(notices_of(record)) if record else [],
+        finished=record.finished if record.config else None,
+        environments=list(record.environments),
+        random_consistent_baseline=record.baseline,
+        notices=list(notices_of(record)),
         curves=curves,
         episodes=[_episode_report(number, entry, whole=whole) for number, entry in chosen],
     )
@@ -170,14 +176,14 @@ def _episode_report(number: int, entry: Entry, *, whole: bool) -> EpisodeReport:
     )
 
 
-def _show_overview(path: Path, record: Record | None, chosen: list[tuple[int, Entry]]) -> None:
+def _show_overview(path: Path, record: Record, chosen: list[tuple[int, Entry]]) -> None:
     console = cli.console()
-    console.print(f"{'run' if record else 'journal'} {path}", style="bold")
-    for notice in notices_of(record) if record else ():
+    console.print(f"{'run' if path.is_dir() else 'journal'} {path}", style="bold")
+    for notice in notices_of(record):
         console.print(notice, style="yellow")
-    for recovery in record.recoveries if record else ():
+    for recovery in record.recoveries:
         console.print(recovery.text)
-    if record and record.points:
+    if record.points:
         for table in (*overview(record), curves_table(record)):
             console.print(table)
     if not chosen:
@@ -185,13 +191,3 @@ def _show_overview(path: Path, record: Record | None, chosen: list[tuple[int, En
         return
     console.print(episodes_table(starmap(row_of, chosen), record))
     console.print(f"to show one: {invocation()} show {path} --episode N", style="dim")
-
-
-def _write_page(out: Path, path: Path, record: Record | None, episodes: list[EpisodeRows]) -> None:
-    from orl_launcher.view.html import page
-
-    name = path.resolve().name
-    charts = charts_of(record) if record else ()
-    with boundary(OrlError, f"writing {out}"):
-        text = page("episodes", title=f"{name} · episodes", name=name, charts=charts, episodes=episodes, record=record)
-        out.write_text(text, encoding="utf-8")

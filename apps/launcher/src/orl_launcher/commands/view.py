@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Show runs in a browser: curves, all episodes with filters, single episodes with their ids.
 Pages follow a run that trains. The server listens on 127.0.0.1 and answers only the address that it prints.
-The index of a journal is kept in $ORL_CACHE, else in ~/.cache/orl. The first visit of a large journal makes it.
+The first visit of a large journal takes a while: it is read from its beginning.
 """
 EXAMPLES = """\
   orl view                        all runs in runs/
@@ -43,13 +43,10 @@ def add_options(options: cli.Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal comes."""
     from orl_rollout.edge import interrupt
-    from orl_rollout.edge.files import cache_folder
 
     from orl_launcher.view.server import Viewer
 
-    viewer = Viewer(arguments.path, cache_folder() / "view")
-    viewer.check()
-    interrupt.run(_serve(viewer, arguments.port or 0))
+    interrupt.run(_serve(Viewer(arguments.path), arguments.port or 0))
     return 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import Struct
 from orl_core.errors import ConfigError, OrlError, boundary
@@ -45,18 +45,14 @@ class RunRow(Struct, frozen=True, kw_only=True):
 
 
 class Catalog:
-    """Runs by name: those in the folder `root`, or `root` alone if it is a run or a journal's file."""
+    """Runs by name: those in the folder `root`, or only `root` if it is a run or a journal's file."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._records: dict[Path, tuple[tuple[Any, ...], Record]] = {}
+        self._records: dict[Path, tuple[object, Record]] = {}
 
     def runs(self) -> dict[str, Path]:
-        """Return the folders of the runs, or the journal's file, by their names.
-
-        Raises:
-            ConfigError: there is no such folder or file.
-        """
+        """Return the folders of the runs, or the journal's file, by their names. Refuse a root that is not there."""
         root = self._root
         if root.is_file() or is_run(root):
             return {root.resolve().name: root}
@@ -65,18 +61,11 @@ class Catalog:
         return {path.name: path for path in sorted(root.iterdir()) if is_run(path)}
 
     def record(self, path: Path) -> Record:
-        """Return the run in the folder `path`; a journal's file is a run of nothing else.
-
-        Raises:
-            OrlError: its files cannot be read.
-        """
-        if path.is_file():
-            return Record(folder=path, config={}, summary={}, points=())
-        stamp = tuple(
-            (file.stat().st_mtime_ns, file.stat().st_size) for name in READ if (file := path / name).is_file()
-        )
+        """Return the run in the folder `path`, or that of a journal's file."""
+        files = (path / name for name in READ)
+        stamp = [(file.stat().st_mtime_ns, file.stat().st_size) for file in files if file.is_file()]
         if path not in self._records or self._records[path][0] != stamp:
-            self._records[path] = (stamp, read_record(path))
+            self._records[path] = (stamp, record_of(path))
         return self._records[path][1]
 
     def rows(self) -> list[RunRow]:
@@ -90,6 +79,13 @@ class Catalog:
                 return _row_of(name, self.record(path))
         except OrlError as fault:
             return RunRow(name=name, state="unreadable", problem=str(fault))
+
+
+def record_of(path: Path) -> Record:
+    """Return the run in the folder `path`; a journal's file is a run of nothing else."""
+    if path.is_dir():
+        return read_record(path)
+    return Record(folder=path, config={}, summary={}, points=())
 
 
 def _row_of(name: str, record: Record) -> RunRow:
@@ -122,10 +118,8 @@ def state_of(record: Record, changed: float) -> State:
     """Return what became of a run."""
     if record.error or (record.summary and record.judged_none and not record.summary.get("interrupted")):
         return "failed"
-    if record.summary.get("interrupted"):
-        return "interrupted"
     if record.summary:
-        return "finished"
+        return "interrupted" if record.summary.get("interrupted") else "finished"
     return "running" if time.time() - changed < ALIVE_SECONDS else "stopped"
 
 

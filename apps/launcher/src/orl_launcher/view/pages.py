@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlencode
 
 from msgspec import Struct
-from orl_core.errors import OrlError
+from orl_core.config import decode_config
+from orl_core.errors import ConfigError, OrlError
+from orl_core.estimators import estimator_named
+from orl_rollout.episodes.journal import Entry
 from orl_rollout.run_folder.record import Record, has_journal
+from orl_rollout.training.rows import advantages_of as advantages_of_rows
+from orl_rollout.training.rows import members_of
 
-from orl_launcher.reports import EpisodeRow
-from orl_launcher.view.advantages import LARGEST, advantages_of, compared
+from orl_launcher.trainers import find_trainer, installed
 from orl_launcher.view.catalog import Catalog, last_change, state_of
 from orl_launcher.view.episode import EpisodeRows, episode_rows
 from orl_launcher.view.html import page
-from orl_launcher.view.index import FILTERS, ORDERS, Index, Indexes
+from orl_launcher.view.index import FILTERS, ORDERS, Index, IndexRow
 from orl_launcher.view.pieces import Decoder, load_decoder
 from orl_launcher.view.report import values_of
 
 WHOLE = 8  # episodes of a group that are shown whole
+LARGEST = 64  # rollouts of a group that a page reads
 
 
 class NotFoundError(OrlError):
@@ -46,21 +52,19 @@ class Address(Struct, frozen=True):
 
 
 class Pages:
-    """Pages as HTML texts. All methods block, so the server calls them on threads.
+    """The pages of the runs at `root` as HTML texts. All methods block, so the server calls them on threads.
 
-    Raises:
-        NotFoundError: there is no such run or episode.
-        ConfigError: the query is wrong.
-        OrlError: files of the run cannot be read.
+    They raise NotFoundError, ConfigError if a query is wrong, and OrlError if files of the run cannot be read.
     """
 
-    def __init__(self, catalog: Catalog, indexes: Indexes, address: Address) -> None:
-        self._catalog, self._indexes, self._address = catalog, indexes, address
+    def __init__(self, root: Path, address: Address) -> None:
+        self.catalog, self._address = Catalog(root), address
+        self._indexes: dict[Path, Index] = {}
         self._decoders: dict[Path, Decoder | None] = {}
 
     def runs(self) -> str:
         """Return the list of runs."""
-        return self._page("runs", "Runs", rows=self._catalog.rows())
+        return self._page("runs", "Runs", rows=self.catalog.rows())
 
     def run(self, name: str) -> str:
         """Return the page of a run: figures, curves, settings."""
@@ -81,30 +85,28 @@ class Pages:
         values = {"found": episodes, "chosen": chosen, "orders": tuple(ORDERS), "indexed": index.progress()}
         return self._page("episode_list", f"Episodes of {name}", run=name, record=record, **values)
 
-    def episode(self, name: str, number: int) -> str:
-        """Return one episode."""
-        record, index, row = self._found(name, number)
-        (episode,), known = self._whole(record, index, [row])
-        values = {"episode": episode, "rows": index.group(row), "advantages": known, "last": index.last_number()}
+    def one(self, view: str, name: str, number: int) -> str:
+        """Return the page of an episode, of its group, or of its task."""
+        record = self._record(name)
+        index = self._index(record)
+        if not 0 < number <= len(index.rows):
+            raise NotFoundError(f"there is no episode {number}")
+        row = index.rows[number - 1]
+        rows = index.attempts(row) if view == "task" else index.group(row)
+        shown = {"episode": [row], "group": rows[:WHOLE], "task": [*rows[:1], *rows[1:][-1:]]}[view]
+        known = self._advantages(record, index, shown)
+        title = {"episode": f"Episode {number}", "group": "Group", "task": "A task"}[view]
         return self._page(
-            "one_episode", f"Episode {number} of {name}", run=name, record=record, number=number, **values
+            view,
+            f"{title} of {name}",
+            run=name,
+            record=record,
+            number=number,
+            last=len(index.rows),
+            rows=rows,
+            episodes=[self._whole(record, index, one, known.get(one.number, ())) for one in shown],
+            advantages=known,
         )
-
-    def group(self, name: str, number: int) -> str:
-        """Return the rollouts of one task in one step side by side."""
-        record, index, row = self._found(name, number)
-        rows = index.group(row)
-        whole, known = self._whole(record, index, rows[:WHOLE])
-        return self._page(
-            "group", f"Group of {name}", run=name, record=record, rows=rows, episodes=whole, advantages=known
-        )
-
-    def task(self, name: str, number: int) -> str:
-        """Return the first and the last rollout of one task, and a list of those between."""
-        record, index, row = self._found(name, number)
-        rows = index.attempts(row)
-        whole, _ = self._whole(record, index, [*rows[:1], *rows[1:][-1:]])
-        return self._page("task", f"A task of {name}", run=name, record=record, rows=rows, episodes=whole)
 
     def problem(self, text: str) -> str:
         """Return a page that says what is wrong."""
@@ -114,48 +116,56 @@ class Pages:
         return page(template, title=f"{title} · orl view", address=self._address, **values)
 
     def _record(self, name: str) -> Record:
-        path = self._catalog.runs().get(name)
+        path = self.catalog.runs().get(name)
         if path is None:
             raise NotFoundError(f"there is no run {name}")
-        return self._catalog.record(path)
+        return self.catalog.record(path)
 
     def _index(self, record: Record) -> Index:
-        journal = record.journal if record.folder.is_dir() else record.folder
-        if not has_journal(journal):
+        """Return the index of a run's journal. A large one may not hold everything yet."""
+        if not has_journal(record.journal):
             raise NotFoundError(f"{record.folder.name} has no journal yet")
-        return self._indexes.of(journal)
+        index = self._indexes.setdefault(record.journal, Index(record.journal))
+        index.refresh()
+        return index
 
-    def _found(self, name: str, number: int) -> tuple[Record, Index, EpisodeRow]:
-        record = self._record(name)
-        index = self._index(record)
-        row = index.row(number)
-        if row is None:
-            raise NotFoundError(f"there is no episode {number}")
-        return record, index, row
-
-    def _whole(
-        self, record: Record, index: Index, rows: Sequence[EpisodeRow]
-    ) -> tuple[list[EpisodeRows], dict[int, Sequence[float]]]:
-        """Return whole episodes, and the advantages in their groups, by number, as far as they are known."""
-        folder = record.folder if record.folder.is_dir() else record.folder.parent
-        if self._decoders.get(folder) is None:
-            self._decoders[folder] = load_decoder(record.journal, folder)
+    def _advantages(self, record: Record, index: Index, rows: Sequence[IndexRow]) -> dict[int, Sequence[float]]:
+        """Return the advantages in the groups of `rows`, by number, as far as they are known."""
         known: dict[int, Sequence[float]] = {}
         for row in rows:
             if row.step is not None and not row.evaluation and row.number not in known:
-                numbers = [one.number for one in index.group(row, LARGEST + 1)]
-                known |= {key: list[float]() for key in numbers}
-                if compared(record.config, len(numbers)):
-                    group = [*filter(None, map(index.entry, numbers))]
-                    known |= zip(numbers, advantages_of(record.config, group), strict=False)
-        whole = [
-            episode_rows(_title(row), entry, self._decoders[folder], known.get(row.number, ()))
-            for row in rows
-            if (entry := index.entry(row.number))
-        ]
-        return whole, known
+                group = index.group(row, LARGEST + 1)
+                gains = advantages_of(record.config, len(group), map(index.entry, group))
+                known |= zip((one.number for one in group), gains or [list[float]()] * len(group), strict=True)
+        return known
+
+    def _whole(self, record: Record, index: Index, row: IndexRow, advantages: Sequence[float]) -> EpisodeRows:
+        folder = record.folder if record.folder.is_dir() else record.folder.parent
+        if self._decoders.get(folder) is None:
+            self._decoders[folder] = load_decoder(record.journal, folder)
+        step = "" if row.step is None else f", step {row.step}"
+        title = f"Episode {row.number}{step}{', held out' if row.evaluation else ''}"
+        return episode_rows(title, index.entry(row), self._decoders[folder], advantages)
 
 
-def _title(row: EpisodeRow) -> str:
-    step = "" if row.step is None else f", step {row.step}"
-    return f"Episode {row.number}{step}{', held out' if row.evaluation else ''}"
+def advantages_of(config: dict[str, Any], size: int, group: Iterable[Entry]) -> list[list[float]]:
+    """Return the advantages of the actions of each rollout of `group`, all `size` of one task in one step.
+
+    They are made again from the journal, as trainers make them. There are none, and `group` is not read, if more than
+    rewards makes them, if the group is not whole, or if it is too large for a page. Flags after `--` are not known.
+    """
+    try:
+        run = decode_config(config, "config.json")
+        estimator = estimator_named(run.trainer.advantage_estimator or "grpo")
+    except ConfigError:
+        return []
+    flags = str(run.trainer.flags)
+    changed = estimator.whiten or run.group_reward.mode != "off" or "rewards" in flags or "grpo-std" in flags
+    backend = str(run.trainer.backend)
+    trainer = run.trainer.with_defaults(find_trainer(backend).defaults) if backend in installed() else run.trainer
+    if changed or trainer.n_samples != size or size > LARGEST:
+        return []
+    outcomes = [entry.outcome for entry in group]
+    members = members_of(outcomes, size)
+    gained = iter(advantages_of_rows(members, center=True, scale=estimator.scale, turns=run.turn_advantages))
+    return [[gain for _ in outcome.datums for _, gain in next(gained)] for outcome in outcomes]

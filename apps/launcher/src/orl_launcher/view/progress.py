@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +17,8 @@ from orl_rollout.edge.files import lines_of, meanwhile
 from orl_rollout.logs import work
 from orl_rollout.run_folder.judges import ENDS, STEPS, Cause, no_signal, turn_drift
 from orl_rollout.run_folder.metrics_log import MetricsRow, parse_row, tally_of
+from orl_rollout.run_folder.no_signal import STEPS, no_signal
+from orl_rollout.run_folder.turn_drift import turn_drift
 
 from orl_launcher.view.wording import MAIN_METRICS, duration, noted, percent
 
@@ -57,11 +58,8 @@ class Course:
     def __init__(self, steps: int | None, clock: Clock = time.monotonic) -> None:
         self._steps, self._pace = steps, Pace(clock)
         self._success = self._left = ""
-        self._latest: deque[MetricsRow] = deque(maxlen=STEPS)
-        self._silences: set[Cause] = set()
-        self._first: list[MetricsRow] = []
-        self._recent: deque[MetricsRow] = deque(maxlen=ENDS)
-        self._drifts: set[bool] = set()
+        self._trained: list[MetricsRow] = []
+        self._said: set[object] = set()
 
     def line(self, row: MetricsRow) -> str:
         """Return a row in one line, with the latest held-out success and the time that is left."""
@@ -80,26 +78,15 @@ class Course:
         words = [_step(row, self._steps), self._left, success and f"success {success}", self._success]
         return "  ".join(filter(None, words))
 
-    def silence(self, row: MetricsRow) -> str:
-        """Return that the latest steps had no signal, once for each cause; "" if they had one."""
+    def warnings(self, row: MetricsRow) -> Iterator[str]:
+        """Yield, once for each cause, that the latest steps had no signal, or that turns and tokens drift apart."""
         if row.kind == "train":
-            self._latest.append(row)
-        silence = no_signal(self._latest)
-        if silence is None or silence.cause in self._silences:
-            return ""
-        self._silences.add(silence.cause)
-        return silence.text
-
-    def drift(self, row: MetricsRow) -> str:
-        """Return that turns and their tokens drift apart, once for each direction; "" if they do not."""
-        if row.kind != "train" or not row.overall("turns"):
-            return ""
-        (self._first if len(self._first) < ENDS else self._recent).append(row)
-        drift = turn_drift([*self._first, *self._recent])
-        if drift is None or drift.longer in self._drifts:
-            return ""
-        self._drifts.add(drift.longer)
-        return drift.text
+            self._trained.append(row)
+        silence, drift = no_signal(self._trained[-STEPS:]), turn_drift(self._trained)
+        for warning, cause in ((silence, silence and silence.cause), (drift, drift and drift.longer)):
+            if warning and cause not in self._said:
+                self._said.add(cause)
+                yield warning.text
 
 
 def _success(row: MetricsRow) -> str:
@@ -136,7 +123,7 @@ def following(path: Path, steps: int | None, console: Console, clock: Clock = ti
                 if row.kind == "eval" or not (console.is_terminal or row.step % EVERY):
                     latest = clock()
                     console.print(line, style="yellow" if str(tally_of([row])) else None)
-                for warning in filter(None, (course.silence(row), course.drift(row))):
+                for warning in course.warnings(row):
                     console.print(warning, style="yellow")
 
         with meanwhile(follow, "progress"):

@@ -5,7 +5,7 @@ It writes this file and changes nothing else. An interrupted run gets a page of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +16,7 @@ from orl_rollout.run_folder.metrics_log import MetricsRow
 from orl_rollout.run_folder.record import Record, read_record
 
 from orl_launcher.view.curves import charts_of
-from orl_launcher.view.episode import episode_rows
+from orl_launcher.view.episode import EpisodeRows, episode_rows
 from orl_launcher.view.evaluations import results_of
 from orl_launcher.view.html import page
 from orl_launcher.view.notices import notices_of
@@ -34,29 +34,25 @@ FIGURES = (
 
 
 def write_report(folder: Path) -> Path:
-    """Write report.html into the folder of a run. Return its path.
-
-    Raises:
-        OrlError: there is no run, or its files cannot be used.
-    """
+    """Write report.html into the folder of a run. Return its path."""
     record = read_record(folder)
-    values = values_of(record)
     examples, decoder = examples_of(read_journal(record.journal)), load_decoder(record.journal, folder)
     played = (("Before", examples.before), ("After", examples.after)) if examples else ()
-    text = page(
-        "report",
-        title=f"{values['name']} · orl",
-        choice=examples.choice if examples else "",
-        episodes=[episode_rows(f"{when}, step {entry.step or 0}", entry, decoder) for when, entry in played],
-        **values,
-    )
+    rows = [episode_rows(f"{when}, step {entry.step or 0}", entry, decoder) for when, entry in played]
     path = folder / "report.html"
-    replace(path, text.encode())
+    replace(path, page_of(record, "One episode, before and after", examples.choice if examples else "", rows).encode())
     return path
 
 
+def page_of(record: Record, heading: str, choice: str, episodes: Sequence[EpisodeRows]) -> str:
+    """Return the page of a run with some episodes below a heading. `choice` says how they were chosen."""
+    values = values_of(record)
+    title = f"{values['name']} · orl"
+    return page("report", title=title, heading=heading, choice=choice, episodes=episodes, **values)
+
+
 def values_of(record: Record) -> dict[str, Any]:
-    """Return what the templates of a report take, but for episodes."""
+    """Return the values of the templates of a report, without episodes."""
     name = record.folder.resolve().name
     trainer = record.section("trainer")
     versions: object = record.summary.get("versions")

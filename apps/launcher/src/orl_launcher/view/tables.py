@@ -156,7 +156,7 @@ def overview(record: Record) -> Iterator[Table]:
     yield from (table for table in (*tables, *([results_table(results)] if results else [])) if table.row_count)
 
 
-def episodes_table(rows: Iterable[EpisodeRow], record: Record | None = None) -> Table:
+def episodes_table(rows: Iterable[EpisodeRow], record: Record) -> Table:
     """Make a table with one row for each episode of a run, or of a journal alone."""
     table = plain_table("", "step", "", "reward", "turns", "stopped", "task")
     table.columns[-1].justify = "left"
@@ -179,7 +179,7 @@ def _short(key: str) -> str:
     return f"{place.partition('/')[2]}/{digest[:6]}"
 
 
-def episode_view(rows: EpisodeRows, record: Record | None = None) -> RenderableType:
+def episode_view(rows: EpisodeRows, record: Record) -> RenderableType:
     """Return one episode of a run, or of a journal alone, turn by turn."""
     head = Text.assemble(
         (rows.title, "bold"), "  ", (result(rows.verdict, record), VERDICTS[rows.verdict]), f"  {rows.facts}"

@@ -34,10 +34,9 @@ def rate(share: float, n: float, counted: str = "") -> str:
     return f"{percent(share)} ({100 * low:.0f} to {percent(high)}, {counted or f'n {n:.0f}'})"
 
 
-def result(verdict: str, record: Record | None) -> str:
+def result(verdict: str, record: Record) -> str:
     """Write a verdict: won or lost only if all rewards of the run are 0 or 1."""
-    graded = record is None or record.graded
-    return verdict.replace("won", "success").replace("lost", "no success") if graded else verdict
+    return verdict.replace("won", "success").replace("lost", "no success") if record.graded else verdict
 
 
 def success_rate(share: float | None, tally: Tally) -> str:
