@@ -22,7 +22,7 @@ from openreward.environments import Environment
 from orl_core.config import load_config
 from orl_launcher import trainers
 from orl_launcher.cli import DEFAULT_CONFIG
-from orl_launcher.doctor.random_calls import arguments_for
+from orl_launcher.doctor.episodes import random_arguments
 from orl_launcher.made_models import checkpoint_folder
 from orl_launcher.main import main
 from orl_rollout.edge.files import cache_folder
@@ -267,7 +267,7 @@ SCHEMA = {
 
 def test_random_arguments_fit_their_schema() -> None:
     for seed in range(50):
-        arguments = arguments_for(SCHEMA, random.Random(seed))
+        arguments = random_arguments(SCHEMA, random.Random(seed))
         assert jsonschema_rs.is_valid(SCHEMA, arguments)
         assert "left_out" not in arguments
 

@@ -11,23 +11,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from msgspec import structs
-from orl_core.config import AgentConfig, RunConfig
-from orl_core.config.limits import context_tokens_of, limits_of
-from orl_core.errors import ConfigError, OrlError
-from orl_core.render import Renderer
-from orl_core.trajectory import RolloutSpec
+from orl_core.config import RunConfig
+from orl_core.errors import OrlError
 from orl_rollout.edge.secrets import Scrubber
-from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.openreward.environment import list_tasks, open_listing
-from orl_rollout.recognised_engine import RecognisedEngine
-from orl_rollout.runtime.player import Player, load_player
 
 from orl_launcher import cli, invocation
 from orl_launcher.checkpoints import refuse_missing
 from orl_launcher.configuration import resolve
 from orl_launcher.doctor.engine import check_engine
 from orl_launcher.doctor.environments import Opened, check_environments, check_secrets
-from orl_launcher.doctor.fit import check_fit
+from orl_launcher.doctor.episodes import check_agent, check_fit
 from orl_launcher.doctor.model import check_prompt, check_tokenizer
 from orl_launcher.doctor.report import Report, Verdict
 from orl_launcher.playground import is_made, made_model, playground, served_here
@@ -48,6 +41,7 @@ def check_up(arguments: argparse.Namespace, *, plans: bool = True) -> DoctorRepo
     opened = _environments(page, config)
     page.group("tokenizer")
     model = _model(page, config, named)
+    playing = structs.replace(config, trainer=structs.replace(config.trainer, model=model))
     reader = None if model is None else check_tokenizer(page, config, model)
     page.group("first prompt")
     ids: tuple[int, ...] = ()
@@ -59,7 +53,7 @@ def check_up(arguments: argparse.Namespace, *, plans: bool = True) -> DoctorRepo
     if arguments.fit:
         page.group("fit")
         if opened and reader and not config.agent:
-            check_fit(page, config, model, arguments.player)
+            check_fit(page, playing, arguments.player)
         else:
             page.say(Verdict.UNCHECKED, "needs an environment that opens, a certified tokenizer, and no agent")
     page.group("engine")
@@ -69,7 +63,7 @@ def check_up(arguments: argparse.Namespace, *, plans: bool = True) -> DoctorRepo
         page.say(Verdict.UNCHECKED, "the trainer starts its own engine. To check a running one, give --engine URL")
     if config.agent:
         page.group("agent")
-        check_agent(page, config, reader[1] if opened and reader else None, arguments.engine)
+        check_agent(page, playing, arguments.engine, ready=bool(opened and reader))
     page.group("trainer")
     if plans:
         _trainer(page, config, folder, arguments)
@@ -81,12 +75,11 @@ def check_up(arguments: argparse.Namespace, *, plans: bool = True) -> DoctorRepo
 def _configuration(page: Report, arguments: argparse.Namespace) -> tuple[RunConfig, Path] | None:
     """Resolve the configuration; without one, nothing else can be checked."""
     page.group("configuration")
-    try:
-        config, folder, _ = resolve(arguments)
-    except OrlError as exc:
-        page.say(Verdict.FAILED, str(exc))
+    resolved = page.attempt("configuration", lambda: resolve(arguments))
+    if resolved is None:
         page.say(Verdict.UNCHECKED, "all else, because it needs the configuration")
         return None
+    config, folder, _ = resolved
     page.scrubber = Scrubber.of(config)
     page.say(Verdict.OK, f"{arguments.config}: trainer {config.trainer.backend}, {', '.join(config.environments)}")
     return config, folder
@@ -151,52 +144,3 @@ def _trainer(page: Report, config: RunConfig, folder: Path, arguments: argparse.
         page.note(plan.memory)
     for note in plan.notes:
         page.say(Verdict.UNCHECKED, f"{backend}: {note}")
-
-
-def check_agent(page: Report, config: RunConfig, renderer: Renderer | None, url: str | None) -> None:
-    """Load the agent, and play one turn with it against the engine at `url`. `renderer` is None if it is unknown.
-
-    The turn is played as any rollout is, in the first environment, and is not recorded.
-    """
-    agent = config.agent_config or AgentConfig()
-    name = f"agent {agent.name}"
-    player = page.attempt(name, lambda: load_player(config))
-    if player is None:
-        return
-    started = "the program is there" if agent.command else "it can be imported"
-    if renderer is None or url is None:
-        page.say(Verdict.OK, f"{name}: {started}")
-        needs = "--engine URL" if url is None else "an environment that opens and a certified tokenizer"
-        page.say(Verdict.UNCHECKED, f"{name}: no turn is played without {needs}")
-        return
-    try:
-        with playground(config) as reachable:
-            turn = page.await_(name, lambda: _play(reachable, player, renderer, url), stage="playing a turn")
-    except OrlError as exc:
-        page.say(Verdict.FAILED, f"{name}: {exc}")
-        return
-    if turn:
-        page.say(Verdict.OK, f"{name}: {turn}")
-
-
-async def _play(config: RunConfig, player: Player, renderer: Renderer, url: str) -> str:
-    """Play one turn of the first task, and say what happened.
-
-    Raises:
-        OrlError: the rollout ended in ERROR, as it does if the agent never asked the model.
-    """
-    name = next(iter(config.environments), None)
-    if name is None:
-        raise ConfigError("there is no environment to play in. Name one in `environments`")
-    context = context_tokens_of(config)
-    async with OpenRewardClient(config) as client, RecognisedEngine(url, context_tokens=context) as engine:
-        listing = await open_listing(client, name, config.environments[name].splits[0])
-        task = await anext(list_tasks(listing, [0]))
-        limits = structs.replace(limits_of(config, name), max_turns=1)
-        job = RolloutSpec(task=task, rollout_id="orl-doctor", limits=limits, sampling={"temperature": 1.0})
-        trajectory = await player(job, session=client.session(task), renderer=renderer, engine=engine)
-    if trajectory.error:
-        raise OrlError(trajectory.error)
-    (turn,) = trajectory.turns
-    calls = f", {len(turn.results)} calls of tools" if turn.results else ""
-    return f"played one turn in {name}: {len(turn.action_ids)} ids sampled{calls}; it ended with {trajectory.ending}"

@@ -40,11 +40,7 @@ def check_engine(page: Report, config: RunConfig, url: str, ids: Sequence[int]) 
 
 
 async def check_answers(url: str) -> None:
-    """Ask the engine at `url` for its health, before a run prepares anything.
-
-    Raises:
-        EngineError: it does not answer in ANSWER_SECONDS, or says that it is not ready.
-    """
+    """Ask the engine at `url` for its health, before a run prepares anything."""
     with boundary(EngineError, f"--engine {url}: asking whether it is up"):
         async with (
             asyncio.timeout(ANSWER_SECONDS),
@@ -57,11 +53,7 @@ async def check_answers(url: str) -> None:
 
 
 async def _ask(url: str) -> dict[str, Any]:
-    """Return the facts that the server tells; for a router, its workers and the facts of one of them.
-
-    Raises:
-        EngineError: it is not up, or it is a router without a healthy worker.
-    """
+    """Return the facts that the server tells; for a router, its workers and the facts of one of them."""
     with boundary(EngineError, "asking whether it is up"):
         async with HttpClient(url) as http:
             async with http.request("GET", "/health", headers={}) as answer:

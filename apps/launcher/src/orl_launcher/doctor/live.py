@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import platform
-import random
 import time
 from importlib.metadata import version
 from types import SimpleNamespace
@@ -17,8 +16,7 @@ import aiohttp
 import msgspec
 from msgspec import structs
 from orl_core.config import RunConfig
-from orl_core.errors import OrlError
-from orl_core.messages import Action, ToolCall
+from orl_core.messages import ToolCall
 from orl_core.trajectory import RolloutSpec, StopReason, Trajectory, Turn
 from orl_rollout.edge.http import HttpClient
 from orl_rollout.edge.secrets import Scrubber
@@ -33,10 +31,11 @@ from orl_rollout.run_folder.environments import refuse_other_build
 
 from orl_launcher import cli
 from orl_launcher.configuration import resolve
-from orl_launcher.doctor.random_calls import arguments_for
+from orl_launcher.doctor.episodes import random_calls
 from orl_launcher.doctor.report import Report, Verdict
 from orl_launcher.playground import playground
 from orl_launcher.reports import DoctorReport
+from orl_launcher.warm_start.scripted import action_of
 
 RUN = "orl-doctor"  # the run's name at OpenReward
 
@@ -45,13 +44,11 @@ def check_live(arguments: argparse.Namespace) -> DoctorReport:
     """Try the environment of `--live`, as the configuration has it, else that of OpenReward. Return the findings."""
     page, name = Report(cli.console(), arguments.timeout), arguments.live
     page.group("live")
-    try:
-        config, *_ = resolve(arguments, bare={"environments": {name: {}}}, model="unread")
-    except OrlError as fault:
-        page.say(Verdict.FAILED, str(fault))
-        return page.conclude()
-    page.scrubber = Scrubber.of(config)
-    _try(page, config, name)
+    bare = {"environments": {name: {}}}
+    resolved = page.attempt(name, lambda: resolve(arguments, bare=bare, model="unread"))
+    if resolved:
+        page.scrubber = Scrubber.of(resolved[0])
+        _try(page, resolved[0], name)
     return page.conclude()
 
 
@@ -61,12 +58,7 @@ def _try(page: Report, config: RunConfig, name: str) -> None:
         f"orl {version('orl-launcher')}, openreward {version('openreward')}, Python {platform.python_version()}, "
         f"{platform.system()} {platform.machine()}"
     ]
-    try:
-        with playground(config) as reachable:
-            episode = page.await_(name, lambda: _play(page, reachable, name, heard), stage="importing the SDK")
-    except OrlError as fault:
-        page.say(Verdict.FAILED, f"{name}: {fault}")
-        episode = None
+    episode = page.await_(name, lambda: _play(page, config, name, heard), stage="importing the SDK")
     if episode and page.attempt("upload", lambda: uploads(config, name)):
         status = page.await_("upload", lambda: _upload(page, config, episode, heard), stage="uploading")
         if status is not None:
@@ -81,36 +73,33 @@ async def _play(page: Report, config: RunConfig, name: str, heard: list[str]) ->
     """Make one call in the first task. Return the episode."""
     environment = config.environment(name)
     place = "OpenReward" if environment.base_url is None else "its own server"
-    async with OpenRewardClient(config, traces=[_trace(heard)]) as client:
-        with as_session_error(f"asking {name} for its version"):
-            stated = await (await client.environment(name)).version()
-        heard.append(f"{name} at {place}: openreward {stated.version}, build {stated.build_sha}")
-        refuse_other_build(name, config, stated)
-        page.stage = "listing its tasks"
-        listing = await open_listing(client, name, environment.splits[0])
-        task = await anext(list_tasks(listing, [0]))
-        page.say(Verdict.OK, f"{name}: {listing.split} has {listing.size} tasks")
-        session, began = client.session(task), time.monotonic()
-        try:
-            page.stage = "opening a session"
-            opening = await session.open(task)
-            heard.append(f"{len(opening.messages)} messages, tools: {', '.join(tool.name for tool in opening.tools)}")
-            page.say(Verdict.OK, f"{name}: a session opens in {time.monotonic() - began:.1f} s")
-            page.stage = "calling a tool"
-            rng = random.Random(0)  # noqa: S311 - no secret
-            calls = tuple(
-                ToolCall(name=tool.name, arguments=arguments_for(tool.parameters, rng)) for tool in opening.tools[:1]
-            )
-            result = await (session.call(calls[0]) if calls else session.answer("test"))
-        finally:
-            await session.close()
+    with playground(config) as reachable:
+        async with OpenRewardClient(reachable, traces=[_trace(heard)]) as client:
+            with as_session_error(f"asking {name} for its version"):
+                stated = await (await client.environment(name)).version()
+            heard.append(f"{name} at {place}: openreward {stated.version}, build {stated.build_sha}")
+            refuse_other_build(name, config, stated)
+            page.stage = "listing its tasks"
+            listing = await open_listing(client, name, environment.splits[0])
+            task = await anext(list_tasks(client, listing, [0]))
+            page.say(Verdict.OK, f"{name}: {listing.split} has {listing.size} tasks")
+            session, began = client.session(task), time.monotonic()
+            try:
+                page.stage = "opening a session"
+                opening = await session.open(task)
+                tools = ", ".join(tool.name for tool in opening.tools)
+                heard.append(f"{len(opening.messages)} messages, tools: {tools}")
+                page.say(Verdict.OK, f"{name}: a session opens in {time.monotonic() - began:.1f} s")
+                page.stage = "calling a tool"
+                act = random_calls((), opening.tools[:1])
+                result = await (session.call(act) if isinstance(act, ToolCall) else session.answer(act))
+            finally:
+                await session.close()
     blocks = ", ".join(type(block).__name__ for block in result.content)
     reward, failure = "no reward" if result.reward is None else "a reward", result.failure or "none"
     heard.append(f"result of {result.name}: [{blocks}], {reward}, finished {result.finished}, failure {failure}")
     page.say(Verdict.OK, f"{name}: {result.name} answers in {result.seconds:.1f} s, and the session closes")
-    turn = Turn(
-        observation=(), generations=(), action=Action(text="" if calls else "test", calls=calls), results=(result,)
-    )
+    turn = Turn(observation=(), generations=(), action=action_of(act), results=(result,))
     return Trajectory(
         job=RolloutSpec(task=task, rollout_id=f"{RUN}-{time.time_ns()}", evaluation=True),
         messages=opening.messages,

@@ -1,0 +1,212 @@
+"""Checks of `orl doctor` that play episodes: do context and budgets hold them (`--fit`), and one turn of an agent.
+
+For `--fit` a function of the user's plays, else random calls: no model and no GPU is needed. One table shows how long
+prompt, results and episodes are, and each finding whether context, budgets and the model's format hold them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import cycle, islice
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any, cast
+
+from msgspec import structs
+from orl_core.config import AgentConfig
+from orl_core.config.limits import context_tokens_of
+from orl_core.errors import OrlError
+from orl_core.messages import ImageBlock, Message, ToolCall, ToolSpec
+from orl_core.trajectory import StopReason, Trajectory
+from orl_rollout.edge.http import UnsafeAnswer
+from orl_rollout.openreward import OpenRewardClient
+from orl_rollout.openreward.listing import list_tasks, open_listing
+from orl_rollout.openreward.transport import Refusal
+from orl_rollout.runtime.player import Player, load_player
+from orl_rollout.runtime.stack import open_runtime
+from orl_rollout.sglang.client import SglangEngine
+from orl_rollout.training.play import Batch, play
+
+from orl_launcher import cli
+from orl_launcher.doctor.report import Report, Verdict
+from orl_launcher.playground import playground
+from orl_launcher.view.tables import plain_table
+from orl_launcher.view.wording import rate
+from orl_launcher.warm_start.scripted import ScriptedPlayer, load_function
+
+if TYPE_CHECKING:
+    from orl_core.config import RunConfig
+    from orl_rollout.loop.engine import Engine
+    from orl_rollout.results.outcome import Outcome
+
+EPISODES = 8  # of each environment
+ROOM = 2  # `max_turns` proposed for each turn of the longest episode of a player
+WIDTH = 100  # of the range of a random number that has no upper end
+COLUMNS = ("", "prompt", "tools", "images", "turns", "result", "s a call", "room")
+
+
+def check_fit(page: Report, config: RunConfig, named: str | None) -> None:
+    """Play episodes of each environment, print a finding for each, and one table.
+
+    Its lengths are in token ids. `room` is the most that each action may have in the longest episode.
+    """
+    function = page.attempt("--player", lambda: load_function(named)) if named else random_calls
+    if function is None:
+        return
+    by = named or "random calls"
+    table = plain_table(*COLUMNS, title=f"{EPISODES} episodes each, by {by}: median (most); lengths in ids")
+    for name in config.environments:
+        player = ScriptedPlayer(function, name)
+        work = partial(_play, page, config, name, player, cast("Engine", player), EPISODES)
+        outcomes = page.await_(name, work, stage="importing the SDK")
+        if outcomes:
+            played = [outcome.trajectory for outcome in outcomes]
+            table.add_row(name, *_row(config, played))
+            page.say(*_finding(config, name, played, measured=bool(named)))
+            judged = [outcome for outcome in outcomes if outcome.trajectory.stop_reason is not StopReason.ERROR]
+            if judged:
+                reward, success = fmean(one.reward for one in judged), fmean(one.success for one in judged)
+                page.note(f"{by}: mean reward {reward:.3g}, success {rate(success, len(judged))}")
+    if table.row_count:
+        cli.console().print(table)
+
+
+def check_agent(page: Report, config: RunConfig, url: str | None, *, ready: bool) -> None:
+    """Load the agent, and play one turn with it against the engine at `url`, in the first environment.
+
+    The turn is played only if an environment opens and a tokenizer is certified: then it is `ready`.
+    """
+    agent = config.agent_config or AgentConfig()
+    name = f"agent {agent.name}"
+    player = page.attempt(name, lambda: load_player(config))
+    if player is None:
+        return
+    if not ready or url is None:
+        page.say(Verdict.OK, f"{name}: {'the program is there' if agent.command else 'it can be imported'}")
+        needs = "--engine URL" if url is None else "an environment that opens and a certified tokenizer"
+        page.say(Verdict.UNCHECKED, f"{name}: no turn is played without {needs}")
+        return
+    if turn := page.await_(name, lambda: _one_turn(page, config, player, url), stage="playing a turn"):
+        page.say(Verdict.OK, f"{name}: {turn}")
+
+
+async def _one_turn(page: Report, config: RunConfig, player: Player, url: str) -> str:
+    """Play one turn of the first task, and return what happened. Refuse a rollout that ended in ERROR."""
+    name, environment = next(iter(config.environments.items()))
+    environments = {**config.environments, name: structs.replace(environment, max_turns=1)}
+    short = structs.replace(config, environments=environments)
+    async with SglangEngine(url, context_tokens=context_tokens_of(config)) as engine:
+        (outcome,) = await _play(page, short, name, player, engine, 1)
+    trajectory = outcome.trajectory
+    if trajectory.error:
+        raise OrlError(trajectory.error)
+    (turn,) = trajectory.turns
+    calls = f", {len(turn.results)} calls of tools" if turn.results else ""
+    return f"played one turn in {name}: {len(turn.action_ids)} ids sampled{calls}; it ended with {trajectory.ending}"
+
+
+async def _play(
+    page: Report, config: RunConfig, name: str, player: Player, engine: Engine, count: int
+) -> list[Outcome]:
+    """Play `count` episodes of the first tasks of an environment. Nothing is recorded or uploaded.
+
+    The SDK's server keeps its first listing for questions by number. Here several tasks are listed once more.
+    """
+    quiet = structs.replace(config, rollout=structs.replace(config.rollout, journal=None))
+    with playground(quiet) as reachable:
+        async with OpenRewardClient(reachable) as client:
+            listing = await open_listing(client, name, reachable.environments[name].splits[0])
+            tasks = [task async for task in list_tasks(client, listing, range(min(count, listing.size)))]
+            with suppress(Refusal, UnsafeAnswer):  # the server numbers its tasks, or they are too many for one answer
+                again = await listing.remote.list_tasks(listing.split) if count > 1 else ()
+                if any(task.task_spec != dict(other.task_spec) for task, other in zip(tasks, again, strict=False)):
+                    advice = "Return them in the same order each time"
+                    page.say(Verdict.WARNING, f"{name}: a second listing of its tasks begins with others. {advice}")
+        batch = Batch(tasks=[*islice(cycle(tasks), count)], name="doctor", sampling={"temperature": 1.0})
+        async with open_runtime(reachable, str(reachable.trainer.model), "", 1, player) as runtime:
+            return await play(batch, runtime, engine, lambda outcome: outcome)
+
+
+def random_calls(_: Sequence[Message], tools: Sequence[ToolSpec]) -> ToolCall | str:
+    """Call any tool with arguments that fit its schema; answer with a text if there is no tool."""
+    rng = random.Random()  # noqa: S311 - no secret
+    tool = rng.choice(tools) if tools else None
+    return ToolCall(name=tool.name, arguments=random_arguments(tool.parameters, rng)) if tool else "test"
+
+
+def random_arguments(schema: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
+    """Return a value for each argument that a tool requires. The tool may refuse them, which is an answer too."""
+    properties: Mapping[str, Mapping[str, Any]] = schema.get("properties", {})
+    return {name: _value(properties.get(name, {}), rng) for name in schema.get("required", ())}
+
+
+def _value(schema: Mapping[str, Any], rng: random.Random) -> Any:
+    """Return a value of the schema's type. What it demands of a text is not obeyed."""
+    low = schema.get("minimum", 0)
+    high = schema.get("maximum", low + WIDTH)
+    values: dict[str, Callable[[], Any]] = {
+        "integer": lambda: rng.randint(int(low), int(high)),
+        "number": lambda: rng.uniform(low, high),
+        "boolean": lambda: rng.random() < 0.5,
+        "array": lambda: [_value(schema.get("items", {}), rng)],
+        "object": lambda: random_arguments(schema, rng),
+    }
+    if "enum" in schema or "const" in schema:
+        return rng.choice(schema.get("enum", [schema.get("const")]))
+    return values.get(str(schema.get("type")), lambda: "test")()
+
+
+def _row(config: RunConfig, played: Sequence[Trajectory]) -> list[str]:
+    """Return the cells of an environment: medians, and the greatest of what must fit."""
+    turns = [len(episode.turns) for episode in played]
+    prompts = [len(turn.observation) for episode in played for turn in episode.turns[:1]]
+    observed = [len(turn.observation) for episode in played for turn in episode.turns[1:]]
+    results = [result for episode in played for turn in episode.turns for result in turn.results]
+    contents = [one.content for one in (*results, *(message for episode in played for message in episode.messages))]
+    seconds = [result.seconds for result in results]
+    return [
+        str(max(prompts, default=0)),
+        str(max(len(episode.tools) for episode in played)),
+        str(sum(isinstance(block, ImageBlock) for content in contents for block in content)),
+        f"{median(turns):g} ({max(turns)})",
+        f"{median(observed):g} ({max(observed)})" if observed else "-",
+        f"{median(seconds):.2g} ({max(seconds):.2g})" if seconds else "-",
+        str(_room(config, played)),
+    ]
+
+
+def _finding(config: RunConfig, name: str, played: Sequence[Trajectory], *, measured: bool) -> tuple[Verdict, str]:
+    """Return whether the episodes fit, and what to do if they do not.
+
+    Those of a player are `measured`: they show how many turns a model needs, which random calls do not.
+    """
+    room, needed = _room(config, played), config.rollout.turn_tokens
+    turns, longest = config.environments[name].max_turns, max(len(episode.turns) for episode in played)
+    failed = [episode.error for episode in played if episode.stop_reason is StopReason.ERROR]
+    cut = sum(episode.stop_reason is StopReason.MAX_TURNS and episode.stop_detail is None for episode in played)
+    if failed:
+        return Verdict.FAILED, f"{name}: {len(failed)} of {len(played)} episodes end in ERROR: {failed[0]}"
+    if room <= 0:
+        return Verdict.FAILED, f"{name}: the context has no room for actions. Raise rollout.context_tokens"
+    if room < needed:
+        advice = "Raise rollout.context_tokens, or lower rollout.turn_tokens"
+        return Verdict.WARNING, f"{name}: room for {room} ids in an action, and turn_tokens is {needed}. {advice}"
+    if 2 * cut > len(played):
+        advice = f"Raise `max_turns` of environments.{name}, or name a --player that comes to an end"
+        advice += ". No result had `finished`: a tool has to return it" if cut == len(played) else ""
+        return Verdict.WARNING, f"{name}: {cut} of {len(played)} episodes end at {turns} turns. {advice}"
+    if measured and turns > 2 * ROOM * longest:
+        advice = f"Lower `max_turns` of environments.{name} to {ROOM * longest}: a model that fails plays on to it"
+        return Verdict.WARNING, f"{name}: the longest episode has {longest} turns of {turns}. {advice}"
+    return Verdict.OK, f"{name}: {len(played)} episodes fit, with room for {room} ids in each action"
+
+
+def _room(config: RunConfig, played: Sequence[Trajectory]) -> int:
+    """Return the most ids that each action may have, so that the longest episode stays in the context."""
+    context = context_tokens_of(config)
+    return min(
+        (context - sum(len(turn.observation) for turn in episode.turns)) // max(1, len(episode.turns))
+        for episode in played
+    )
