@@ -66,7 +66,7 @@ def watch(page: Any, origin: str, seen: list[str]) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1400])
-async def test_pages_are_accessible_and_alone(runs: Path, tmp_path: Path, scheme: str, width: int) -> None:
+async def test_pages_are_accessible_and_alone(runs: Path, scheme: str, width: int) -> None:
     axe = files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
     async with viewed(runs) as client, browser() as launched:
         origin = str(client.make_url(f"/{TOKEN}/"))
@@ -87,7 +87,7 @@ async def test_pages_are_accessible_and_alone(runs: Path, tmp_path: Path, scheme
             await page.close()
 
 
-async def test_hostile_text_does_nothing(runs: Path, tmp_path: Path) -> None:
+async def test_hostile_text_does_nothing(runs: Path) -> None:
     async with viewed(runs) as client, browser() as launched:
         origin = str(client.make_url(f"/{TOKEN}/"))
         page = await launched.new_page()
@@ -100,7 +100,7 @@ async def test_hostile_text_does_nothing(runs: Path, tmp_path: Path) -> None:
         assert seen == []
 
 
-async def test_inline_script_is_refused(runs: Path, tmp_path: Path) -> None:
+async def test_inline_script_is_refused(runs: Path) -> None:
     async with viewed(runs) as client, browser() as launched:
         page = await launched.new_page()
         await page.goto(str(client.make_url(f"/{TOKEN}/")))
@@ -111,7 +111,7 @@ async def test_inline_script_is_refused(runs: Path, tmp_path: Path) -> None:
         assert await page.evaluate("window.ran === undefined")
 
 
-async def test_keyboard_reaches_a_run(runs: Path, tmp_path: Path) -> None:
+async def test_keyboard_reaches_a_run(runs: Path) -> None:
     async with viewed(runs) as client, browser() as launched:
         page = await launched.new_page()
         await page.goto(str(client.make_url(f"/{TOKEN}/")))
@@ -125,7 +125,7 @@ async def test_keyboard_reaches_a_run(runs: Path, tmp_path: Path) -> None:
         await page.wait_for_url("**/run/*")
 
 
-async def test_page_shows_new_episodes_while_it_is_open(runs: Path, tmp_path: Path) -> None:
+async def test_page_shows_new_episodes_while_it_is_open(runs: Path) -> None:
     async with viewed(runs) as client, browser() as launched:
         page = await launched.new_page()
         await page.goto(str(client.make_url(f"/{TOKEN}/run/agent/episodes")))
@@ -134,7 +134,7 @@ async def test_page_shows_new_episodes_while_it_is_open(runs: Path, tmp_path: Pa
         await page.locator("#episodes", has_text="5 episodes match").wait_for()
 
 
-async def test_phone_shows_success_and_tokens_by_tap(runs: Path, tmp_path: Path) -> None:
+async def test_phone_shows_success_and_tokens_by_tap(runs: Path) -> None:
     async with viewed(runs) as client, browser() as launched:
         origin = str(client.make_url(f"/{TOKEN}/"))
         context = await launched.new_context(viewport={"width": 390, "height": 844}, has_touch=True)
@@ -149,7 +149,7 @@ async def test_phone_shows_success_and_tokens_by_tap(runs: Path, tmp_path: Path)
         assert await token.evaluate(HINT) == await token.get_attribute("title")
 
 
-async def test_arrow_keys_go_from_token_to_token(runs: Path, tmp_path: Path) -> None:
+async def test_arrow_keys_go_from_token_to_token(runs: Path) -> None:
     async with viewed(runs) as client, browser() as launched:
         page = await launched.new_page()
         await page.goto(str(client.make_url(f"/{TOKEN}/run/local/episode/6")))

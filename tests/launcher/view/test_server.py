@@ -63,7 +63,7 @@ ODD = (
 
 
 @pytest.mark.parametrize("config", ODD)
-async def test_odd_configuration_spoils_its_own_run_alone(runs: Path, tmp_path: Path, config: str) -> None:
+async def test_odd_configuration_spoils_its_own_run_alone(runs: Path, config: str) -> None:
     make_run(runs / "odd", steps=2)
     (runs / "odd" / "config.json").write_text(config, encoding="utf-8")
     (runs / "odd" / "summary.json").write_text('{"random_consistent_baseline": "x", "error": 5}', encoding="utf-8")
@@ -77,7 +77,7 @@ async def test_odd_configuration_spoils_its_own_run_alone(runs: Path, tmp_path: 
             outline_of(await answer.text())
 
 
-async def test_every_kind_of_run_has_its_pages(runs: Path, tmp_path: Path) -> None:  # shows A43
+async def test_every_kind_of_run_has_its_pages(runs: Path) -> None:  # shows A43
     before = files_in(runs)
     async with viewed(runs) as client:
         listed = await (await client.get(f"/{TOKEN}/")).text()
@@ -108,7 +108,7 @@ async def test_every_kind_of_run_has_its_pages(runs: Path, tmp_path: Path) -> No
     assert files_in(runs) == before
 
 
-async def test_run_without_measurements_is_listed(runs: Path, tmp_path: Path) -> None:
+async def test_run_without_measurements_is_listed(runs: Path) -> None:
     (runs / "local" / "metrics.jsonl").unlink()
     os.utime(runs / "local" / "config.json", (9e5, 9e5))
     async with viewed(runs) as client:
@@ -130,7 +130,7 @@ def test_state_of_a_run_tells_what_became_of_it(tmp_path: Path) -> None:
     assert states == {"begun": "running", "starting": "running", "killed": "stopped", "played": "finished"}
 
 
-async def test_page_follows_a_run(runs: Path, tmp_path: Path) -> None:
+async def test_page_follows_a_run(runs: Path) -> None:
     async with viewed(runs) as client:
         address = f"/{TOKEN}/run/rollouts/episodes"
         assert "<b>3</b> episodes match" in await (await client.get(address)).text()
@@ -138,7 +138,7 @@ async def test_page_follows_a_run(runs: Path, tmp_path: Path) -> None:
         assert "<b>4</b> episodes match" in await (await client.get(address)).text()
 
 
-async def test_only_the_token_opens_pages(runs: Path, tmp_path: Path) -> None:
+async def test_only_the_token_opens_pages(runs: Path) -> None:
     async with viewed(runs) as client:
         for path in ("/", "/x/", "/favicon.ico", f"/{TOKEN}x/"):
             assert (await client.get(path)).status == 403
@@ -161,7 +161,7 @@ async def test_only_the_token_opens_pages(runs: Path, tmp_path: Path) -> None:
         ("live.js", 200),
     ],
 )
-async def test_wrong_address_is_refused(runs: Path, tmp_path: Path, path: str, status: int) -> None:
+async def test_wrong_address_is_refused(runs: Path, path: str, status: int) -> None:
     async with viewed(runs) as client:
         answer = await client.get(f"/{TOKEN}/{path}")
         assert answer.status == status
@@ -184,7 +184,7 @@ async def test_hostile_text_is_text(tmp_path: Path) -> None:
         outline_of(await answer.text())
 
 
-async def test_one_run_or_one_journal_is_shown(runs: Path, tmp_path: Path) -> None:
+async def test_one_run_or_one_journal_is_shown(runs: Path) -> None:
     journal = next((runs / "rollouts").glob("journal-*"))
     for root, name in ((runs / "local", "local"), (journal, journal.name)):
         async with viewed(root) as client:

@@ -52,10 +52,6 @@ def write(rows: Iterable[ChatRow], output: Path) -> int:
 
     The file gets its name when it is whole. A partial one is removed: on an error, on a signal, and before the first
     row, if a killed process left one.
-
-    Raises:
-        Interrupted: a signal came.
-        OSError: it cannot be written.
     """
     part = output.with_name(f".{output.name}.part")
     count = 0

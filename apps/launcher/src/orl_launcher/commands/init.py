@@ -63,19 +63,17 @@ def _environment(text: str) -> str:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the file and check it. Return doctor's exit code."""
-    from orl_core.config.fields import editor_schema
-    from orl_rollout.edge import interrupt
+    from orl_core.config.editor import editor_schema
 
     from orl_launcher.doctor.doctor import check_up
     from orl_launcher.init.write import PLAYED_BY_TINY, config_text, schema_for, write_config
 
     if not arguments.environment:
         raise cli.UsageError(f"no environment. Give {KINDS} (see {invocation()} init --help)")
-    if arguments.output:
-        _refuse_existing(arguments.output)
-    env = interrupt.run(_asked(arguments)) if _is_address(arguments) else _named(arguments)
+    if arguments.output and arguments.output.exists():
+        raise cli.UsageError(f"{arguments.output} exists already. Choose another --output")
+    env = _surveyed(arguments)
     output: Path = arguments.output or Path(f"{env.name.rpartition('/')[2].lower()}.yaml")
-    _refuse_existing(output)
     trainer = trainers.find_trainer(arguments.trainer)
     editors = editor_schema(trainers.sections())
     schema, missing = schema_for(output, editors)
@@ -103,36 +101,21 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if good else cli.EXIT_FAILED
 
 
-def _refuse_existing(output: Path) -> None:
-    if output.exists():
-        raise cli.UsageError(f"{output} exists already. Choose another --output")
-
-
-def _is_address(arguments: argparse.Namespace) -> bool:
-    return "://" in arguments.environment
-
-
-async def _asked(arguments: argparse.Namespace) -> Survey:
-    """Ask a server of one's own."""
-    from orl_launcher.init.survey import name_at, survey
-
-    url: str = arguments.environment.rstrip("/")
-    name = await name_at(url, arguments.variant, seconds=arguments.timeout)
-    return await survey(name, url, on_platform=False, seconds=arguments.timeout)
-
-
-def _named(arguments: argparse.Namespace) -> Survey:
-    """Ask OpenReward, or the playground, which is served meanwhile."""
+def _surveyed(arguments: argparse.Namespace) -> Survey:
+    """Ask a server of one's own, OpenReward, or the playground, which is served meanwhile."""
     from msgspec import structs
     from orl_core.config import decode_config
     from orl_rollout.edge import interrupt
 
-    from orl_launcher.init.survey import survey
+    from orl_launcher.init.survey import name_at, survey
 
-    name: str = arguments.environment
+    name, seconds = arguments.environment, arguments.timeout
+    if "://" in name:
+        url = name.rstrip("/")
+        name = interrupt.run(name_at(url, arguments.variant, seconds=seconds))
+        return interrupt.run(survey(name, url, seconds=seconds))
     if arguments.variant:
         raise cli.UsageError(f"--variant {arguments.variant}: {name} is one environment. Leave the option out")
     with playground(decode_config({"environments": {name: {}}}, "ENVIRONMENT")) as config:
-        url = config.environments[name].base_url
-        env = interrupt.run(survey(name, url, on_platform=url is None, seconds=arguments.timeout))
+        env = interrupt.run(survey(name, config.environments[name].base_url, seconds=seconds))
     return structs.replace(env, base_url=None)

@@ -7,7 +7,6 @@ also be read with `zstdcat`: each holds lines of JSON.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import deque
 from contextlib import suppress
 from itertools import islice, starmap
@@ -94,9 +93,6 @@ def latest_run() -> Path:
     """Return the folder in runs/ that was begun last, or whose journal was written last, of those that have played.
 
     A line names a newer one. If none has played, it is returned.
-
-    Raises:
-        UsageError: there is none.
     """
     written = [
         (file.stat().st_mtime, folder)
@@ -124,18 +120,14 @@ def _title(number: int, entry: Entry) -> str:
 
 
 def _chosen(path: Path, arguments: argparse.Namespace, most: int) -> list[tuple[int, Entry]]:
-    """Return the episode that was asked for, or the last `most`.
-
-    Raises:
-        UsageError: there is no such episode.
-    """
+    """Return the episode that was asked for, or the last `most`."""
     wanted: int | None = arguments.episode
     numbered = enumerate(read_journal(path), start=1)
     matching = (one for one in numbered if not (arguments.failed and one[1].success))
     if wanted is None:
         return [*deque(matching, most)]
     if wanted < 0:
-        last = deque(matching, min(-wanted, sys.maxsize))
+        last = deque(matching, -wanted)
         chosen = [*last][:1] if len(last) == -wanted else []
     else:
         chosen = [*islice((one for one in matching if one[0] == wanted), 1)]

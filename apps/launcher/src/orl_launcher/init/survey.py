@@ -40,12 +40,7 @@ class Survey(Struct, frozen=True, kw_only=True):
 
 
 async def name_at(url: str, variant: str | None, *, seconds: float) -> str:
-    """Return the name for a configuration of the environment `variant` of the server at `url`, or of its only one.
-
-    Raises:
-        ConfigError: it serves several environments, none, or not this one.
-        SessionError: it cannot be reached within `seconds`.
-    """
+    """Return the name for a configuration of the environment `variant` of the server at `url`, or of its only one."""
     try:
         with as_session_error(f"asking {url} what it serves"):
             async with asyncio.timeout(seconds):
@@ -63,17 +58,12 @@ async def name_at(url: str, variant: str | None, *, seconds: float) -> str:
     return f"{ORGANISATION}/{served[0]}"
 
 
-async def survey(name: str, base_url: str | None, *, on_platform: bool, seconds: float) -> Survey:
-    """Ask about the environment `name`, at `base_url` or at OpenReward. Each question may take `seconds`.
-
-    Raises:
-        ConfigError: the platform's key is not set, or the environment has no task.
-        SessionError: the server does not answer.
-    """
+async def survey(name: str, base_url: str | None, *, seconds: float) -> Survey:
+    """Ask about the environment `name`, at `base_url`, else at OpenReward. Each question may take `seconds`."""
     needed: list[str] = []
-    if on_platform and not api_key():
-        raise ConfigError(f"{name}: OpenReward serves it. Set {PLATFORM_KEY}, or give the address of a server")
-    if on_platform:
+    if base_url is None:
+        if not api_key():
+            raise ConfigError(f"{name}: OpenReward serves it. Set {PLATFORM_KEY}, or give the address of a server")
         needed = [secret.lower() for secret in await required_secrets(name, seconds=seconds) if secret != PLATFORM_KEY]
     hostless = [secret for secret in needed if not usual_hosts(secret)]
     entries = all_entries(_config(name, base_url, needed))

@@ -96,12 +96,7 @@ def choose_splits(splits: Sequence[str] | dict[str, int]) -> tuple[str, str | No
 
 
 def write_config(output: Path, text: str) -> None:
-    """Write a new file that loads.
-
-    Raises:
-        FileExistsError: it exists already.
-        ConfigError: it does not load, because a server's answer has no place in a configuration. No file is left.
-    """
+    """Write a new file that loads."""
     with output.open("x", encoding="utf-8") as file:
         file.write(text)
     try:

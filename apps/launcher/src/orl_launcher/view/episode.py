@@ -66,13 +66,14 @@ def episode_rows(title: str, entry: Entry, decoder: Decoder | None, advantages: 
     reward = "" if row.reward is None else f"reward {number(row.reward)}, "
     gains = map(number, advantages)
     turns = tuple(_turn(index, trajectory, decoder, gains) for index in range(len(trajectory.turns)))
-    parents = trajectory.parents
+    branches = len(trajectory.parents) - len({*trajectory.parents})
+    counted = f", {branches} {'branch' if branches == 1 else 'branches'}" if branches else ""
     opening = tuple((message.role, visible(text_of(message.content))) for message in trajectory.messages)
     return EpisodeRows(
         title=title,
         verdict=row.verdict,
         facts=f"{reward}stopped: {trajectory.ending}, {shown} ids shown, "
-        f"{sampled} sampled, {duration(trajectory.seconds)}{_counted(len(parents) - len({*parents}))}",
+        f"{sampled} sampled, {duration(trajectory.seconds)}{counted}",
         task=visible(trajectory.job.task.key),
         rollout=visible(entry.key),
         error=visible(trajectory.error),
@@ -93,10 +94,6 @@ def _turn(index: int, trajectory: Trajectory, decoder: Decoder | None, gains: It
         mask = loss_mask_of(turn, trajectory.job.limits.train_on) if trains else [0] * len(turn.action_ids)
         return TurnRows(title, acts, tuple(pieces_of(turn, decoder, mask, Role.IDLE if gain == "0" else Role.TRAINED)))
     return TurnRows(title, acts, reasoning=visible(turn.action.reasoning), text=visible(turn.action.text))
-
-
-def _counted(branches: int) -> str:
-    return f", {branches} {'branch' if branches == 1 else 'branches'}" if branches else ""
 
 
 def _branch(turn: Turn) -> str:

@@ -77,11 +77,7 @@ class Index:
         self._lock = threading.Lock()
 
     def refresh(self, seconds: float = SECONDS) -> None:
-        """Read what the journal has gained, for at most `seconds`. If a file was replaced, read all anew.
-
-        Raises:
-            OrlError: a file cannot be read.
-        """
+        """Read what the journal has gained, for at most `seconds`. If a file was replaced, read all anew."""
         until = time.monotonic() + seconds
         with self._lock, boundary(OrlError, f"reading the journal {self.journal}"):
             sizes = self._sizes()
@@ -100,11 +96,7 @@ class Index:
         return min(1.0, sum(self._read.values()) / (sum(self._sizes().values()) or 1))
 
     def entry(self, row: IndexRow) -> Entry:
-        """Return an episode, read from the journal.
-
-        Raises:
-            OrlError: the journal has changed, or cannot be read.
-        """
+        """Return an episode, read from the journal."""
         with boundary(OrlError, f"reading the journal {row.file}"), row.file.open("rb") as records:
             record = next(read_frames(records, row.start), None)
         if record is None or record.start != row.start:
@@ -112,11 +104,7 @@ class Index:
         return decode_entry(record.content)
 
     def page(self, query: Mapping[str, str], page: int) -> EpisodePage:
-        """Return page `page` of the episodes that match the form's `query`; the last one, if there are fewer.
-
-        Raises:
-            ConfigError: a bound is no number, or a choice does not exist.
-        """
+        """Return page `page` of the episodes that match the form's `query`; the last one, if there are fewer."""
         order = _choice("order", query.get("order") or next(iter(ORDERS)), ORDERS)
         rows = matching = self.rows
         for name, (field, fits, form) in FILTERS.items():
@@ -165,11 +153,7 @@ class Index:
 
 
 def _choice(name: str, text: str, form: Callable[[str], Any] | Mapping[str, Any]) -> Any:
-    """Return the value that a form's text stands for.
-
-    Raises:
-        ConfigError: it is no number, or no such choice.
-    """
+    """Return the value that a form's text stands for."""
     try:
         return form[text] if isinstance(form, Mapping) else form(text)
     except (KeyError, ValueError):

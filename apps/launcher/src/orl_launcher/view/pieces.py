@@ -62,11 +62,7 @@ class Decoder(Protocol):
 
 
 def load_decoder(*folders: Path) -> Decoder | None:
-    """Load the first tokenizer in `folders`: next to a journal, or in a run's checkpoint. Return None if there is none.
-
-    Raises:
-        RenderError: the file holds no tokenizer.
-    """
+    """Load the first tokenizer in `folders`, next to a journal or in a run's checkpoint; None without one."""
     places = (place / TOKENIZER for folder in folders for place in (folder, folder / "checkpoint"))
     path = next(filter(Path.is_file, places), None)
     if path is None:

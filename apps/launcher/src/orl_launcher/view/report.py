@@ -6,6 +6,7 @@ It writes this file and changes nothing else. An interrupted run gets a page of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast
 
@@ -113,18 +114,14 @@ def examples_of(entries: Iterable[Entry]) -> Examples | None:
 
 
 def _choose(first: dict[str, Entry], last: dict[str, Entry], kind: str) -> Examples:
+    """Choose a task of both steps, if possible one that was lost and is won; else a lost one and a won one."""
     pairs = [(entry, last[key]) for key, entry in first.items() if key in last]
-    improved = [pair for pair in pairs if pair[1].success and not pair[0].success]
-    if improved:
-        return Examples(
-            *improved[0], f"The first {kind} task that had no success before training and had it afterwards."
-        )
-    if pairs:
-        return Examples(*pairs[0], f"The first {kind} task, played before and after training.")
-    before = next((entry for entry in first.values() if not entry.success), next(iter(first.values())))
-    after = next((entry for entry in last.values() if entry.success), next(iter(last.values())))
-    return Examples(
-        before,
-        after,
-        f"Two {kind} tasks: the first one without success before training, and the first one with it afterwards.",
-    )
+    if not pairs:
+        success = attrgetter("success")
+        before, after = min(first.values(), key=success), max(last.values(), key=success)
+        how = "the first one without success before training, and the first one with it afterwards"
+        return Examples(before, after, f"Two {kind} tasks: {how}.")
+    before, after = max(pairs, key=lambda pair: pair[1].success and not pair[0].success)
+    improved = after.success and not before.success
+    how = "that had no success before training and had it afterwards" if improved else "of both steps"
+    return Examples(before, after, f"The first {kind} task {how}.")

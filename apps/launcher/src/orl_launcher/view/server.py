@@ -34,11 +34,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Viewer:
-    """The viewer of the runs at `root`. `token` opens the pages.
-
-    Raises:
-        ConfigError: there is no such folder.
-    """
+    """The viewer of the runs at `root`. `token` opens the pages."""
 
     def __init__(self, root: Path, token: str | None = None) -> None:
         self.token = token or secrets.token_urlsafe(24)

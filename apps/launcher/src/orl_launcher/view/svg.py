@@ -6,7 +6,7 @@ There is no style attribute and no script, so that a page with a strict Content-
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from html import escape
 from itertools import pairwise
 
@@ -97,13 +97,9 @@ def draw(drawing: Drawing) -> str:
 def spark(line: Line) -> str:
     """Return a line without axes as a small `<svg>` element. The page has its values as text."""
     shown = thinned(line)
-    low, high = min(shown.values), max(shown.values)
-    width, span = (shown.steps[-1] - shown.steps[0]) or 1, (high - low) or 1.0
-    points = " ".join(
-        f"{100 * (step - shown.steps[0]) / width:.1f},{22 - 20 * (value - low) / span:.1f}"
-        for step, value in zip(shown.steps, shown.values, strict=True)
-    )
-    shape = 'viewBox="0 0 100 24" preserveAspectRatio="none" aria-hidden="true"'
+    points = _Scale(Drawing(group="", title="", strokes=(Stroke(line=shown, style=""),))).points(shown)
+    box = f"{LEFT} {TOP} {WIDTH - LEFT - RIGHT} {HEIGHT - TOP - BOTTOM}"
+    shape = f'viewBox="{box}" preserveAspectRatio="none" aria-hidden="true"'
     return f'<svg class="spark" {shape}><polyline points="{points}"/></svg>'
 
 
@@ -147,14 +143,10 @@ def _axes(scale: _Scale) -> Iterator[str]:
         y = scale.y(tick)
         yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
         yield f'<text class="tick" x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{scale.word(tick)}</text>'
-    for step in _whole(ticks_of(scale.first, scale.last), scale):
-        yield f'<text class="tick" x="{scale.x(step)}" y="{HEIGHT - 16}" text-anchor="middle">{step}</text>'
+    for step in ticks_of(scale.first, scale.last):
+        if step == round(step) and scale.first <= step <= scale.last:
+            yield f'<text class="tick" x="{scale.x(step)}" y="{HEIGHT - 16}" text-anchor="middle">{step:.0f}</text>'
     yield f'<text class="tick" x="{WIDTH - RIGHT}" y="{HEIGHT - 3}" text-anchor="end">step</text>'
-
-
-def _whole(ticks: Sequence[float], scale: _Scale) -> Iterator[int]:
-    """Yield the ticks that are steps of the picture."""
-    yield from (round(tick) for tick in ticks if tick == round(tick) and scale.first <= tick <= scale.last)
 
 
 def _stroke(stroke: Stroke, scale: _Scale) -> Iterator[str]:
