@@ -60,7 +60,7 @@ class ChatRow(Struct, frozen=True, kw_only=True):
     """One conversation of an episode. `tools` is a JSON array as text; `reward` is None where the episode failed.
 
     `conversation` counts those of the rollout, from 0. `data` are all rows of training data of the rollout,
-    in its first conversation alone, if ids are wanted. Held-out episodes train nothing: their mask is 0.
+    only in its first conversation, if ids are wanted. Held-out episodes train nothing: their mask is 0.
     """
 
     messages: tuple[ChatMessage, ...]

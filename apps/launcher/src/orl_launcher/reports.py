@@ -109,7 +109,6 @@ class DoctorReport(Struct, frozen=True, kw_only=True):
     findings: list[FindingReport]
 
 
-Output = PrepareReport | RolloutReport | ShowReport | DoctorReport
 OUTPUTS: dict[str, type[Struct]] = {
     "prepare": PrepareReport,
     "rollout": RolloutReport,
@@ -145,7 +144,7 @@ def for_people(arguments: argparse.Namespace) -> AbstractContextManager[object]:
     return redirect_stdout(sys.stderr if arguments.json else sys.stdout)
 
 
-def print_json(report: Output) -> None:
+def print_json(report: Struct) -> None:
     """Print a report."""
     tree = map_strings(msgspec.to_builtins(report), clean)
     print(msgspec.json.format(msgspec.json.encode(tree), indent=2).decode())

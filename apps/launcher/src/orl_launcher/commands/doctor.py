@@ -44,7 +44,9 @@ def add_options(options: cli.Parser) -> None:
         help="play some episodes of each environment without a model: do context and budgets hold them?",
     )
     options.add_argument(
-        "--player", metavar="MODULE:FUNCTION", help="your function that plays for --fit (default: random calls)"
+        "--player",
+        metavar="MODULE:FUNCTION",
+        help="your function that plays for --fit, which it implies (default: random calls)",
     )
     options.add_argument("--full", action="store_true", help="show the whole first prompt")
     options.add_argument(
@@ -58,8 +60,6 @@ def run(arguments: argparse.Namespace) -> int:
     from orl_launcher.doctor.doctor import check_up
     from orl_launcher.doctor.live import check_live
 
-    if arguments.player and not arguments.fit:
-        raise cli.UsageError("--player plays for --fit. Add --fit, or leave it out")
     if arguments.live and arguments.config == cli.DEFAULT_CONFIG:
         arguments.config = None
     with for_people(arguments):

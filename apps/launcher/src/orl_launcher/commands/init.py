@@ -102,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _surveyed(arguments: argparse.Namespace) -> Survey:
-    """Ask a server of one's own, OpenReward, or the playground, which is served meanwhile."""
+    """Ask a self-hosted server, OpenReward, or the playground, which is served meanwhile."""
     from msgspec import structs
     from orl_core.config import decode_config
     from orl_rollout.edge import interrupt

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import argparse
 from collections import deque
-from contextlib import suppress
 from itertools import islice, starmap
 from pathlib import Path
 
 from msgspec import structs
-from orl_core.errors import ConfigError, OrlError, boundary
+from orl_core.errors import OrlError, boundary
 from orl_rollout.episodes.journal import Entry, journal_files, read_journal
 from orl_rollout.run_folder.metrics_log import Kind
-from orl_rollout.run_folder.record import Record, journal_of
+from orl_rollout.run_folder.record import Record, journal_of, read_record
 from orl_rollout.run_folder.training_metrics import TRAINING_METRICS
 
 from orl_launcher import cli, invocation
@@ -110,9 +109,8 @@ def latest_run() -> Path:
 
 
 def _has_played(folder: Path) -> bool:
-    with suppress(ConfigError):
-        return any(True for _ in read_journal(journal_of(folder)))
-    return False
+    """Return True if the journal of a run is not empty."""
+    return any(file.is_file() and file.stat().st_size for file in journal_files(read_record(folder).journal))
 
 
 def _title(number: int, entry: Entry) -> str:

@@ -1,6 +1,6 @@
 """Run all checks of `orl doctor`, in the order in which a run needs things. A failed check does not stop the next.
 
-Nothing is written or trained. An agent alone is played, for one turn.
+Nothing is written or trained. Only an agent and --fit play.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def check_up(arguments: argparse.Namespace, *, plans: bool = True) -> DoctorRepo
     else:
         missing = ["an environment that opens"] * (not opened) + ["a certified tokenizer"] * (not reader)
         page.say(Verdict.UNCHECKED, f"needs {' and '.join(missing)}")
-    if arguments.fit:
+    if arguments.fit or arguments.player:
         page.group("fit")
         if opened and reader and not config.agent:
             check_fit(page, playing, arguments.player)

@@ -1,6 +1,6 @@
 """Checks of `orl doctor` that play episodes: do context and budgets hold them (`--fit`), and one turn of an agent.
 
-For `--fit` a function of the user's plays, else random calls: no model and no GPU is needed. One table shows how long
+For `--fit` your function plays, else random calls: it needs no model and no GPU. One table shows how long
 prompt, results and episodes are, and each finding whether context, budgets and the model's format hold them.
 """
 

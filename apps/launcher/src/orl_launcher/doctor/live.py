@@ -41,19 +41,19 @@ RUN = "orl-doctor"  # the run's name at OpenReward
 
 
 def check_live(arguments: argparse.Namespace) -> DoctorReport:
-    """Try the environment of `--live`, as the configuration has it, else that of OpenReward. Return the findings."""
-    page, name = Report(cli.console(), arguments.timeout), arguments.live
+    """Try the environment of `--live`, as the configuration has it, else that of OpenReward. Return the findings.
+
+    One call is made, the episode is uploaded, and the report is printed.
+    """
+    name: str = arguments.live
+    page = Report(cli.console(), arguments.timeout)
     page.group("live")
-    bare = {"environments": {name: {}}}
+    bare: dict[str, object] = {"environments": {name: {}}}
     resolved = page.attempt(name, lambda: resolve(arguments, bare=bare, model="unread"))
-    if resolved:
-        page.scrubber = Scrubber.of(resolved[0])
-        _try(page, resolved[0], name)
-    return page.conclude()
-
-
-def _try(page: Report, config: RunConfig, name: str) -> None:
-    """Make one call in the environment `name`, upload the episode, and print the report."""
+    if resolved is None:
+        return page.conclude()
+    config = resolved[0]
+    page.scrubber = Scrubber.of(config)
     heard = [
         f"orl {version('orl-launcher')}, openreward {version('openreward')}, Python {platform.python_version()}, "
         f"{platform.system()} {platform.machine()}"
@@ -67,6 +67,7 @@ def _try(page: Report, config: RunConfig, name: str) -> None:
         page.say(Verdict.UNCHECKED, "upload: needs an episode, a key, and an environment of OpenReward")
     page.say(Verdict.OK, "report: read the lines below, then paste them into an issue")
     page.note("\n".join(heard))
+    return page.conclude()
 
 
 async def _play(page: Report, config: RunConfig, name: str, heard: list[str]) -> Trajectory:
@@ -114,7 +115,7 @@ async def _upload(page: Report, config: RunConfig, episode: Trajectory, heard: l
     entry = Entry(key=episode.job.rollout_id, time=time.time(), reward=0.0, success=False, trajectory=episode)
     events = page.scrubber.scrub_in(list(events_of(entry, structs.replace(config, openreward_run_name=RUN))))
     async with HttpClient(api_url(), traces=[_trace(heard)]) as http:
-        status = await post(http, msgspec.json.encode({"events": events[:1]}))  # a rollout's start is sent alone
+        status = await post(http, msgspec.json.encode({"events": events[:1]}))  # its start is a request of its own
         return status if status >= 300 else await post(http, msgspec.json.encode({"events": events[1:]}))
 
 

@@ -23,7 +23,7 @@ Reader = tuple[Tokenizer, Renderer]  # the renderer is certified
 
 
 def check_tokenizer(page: Report, config: RunConfig, model: str) -> Reader | None:
-    """Certify the model's tokenizer. Return None if there is none that can be trusted."""
+    """Certify the model's tokenizer. Return None if it cannot be trusted."""
     if not model:
         page.say(Verdict.FAILED, "no model. Give --model, or set trainer.model in the file")
         return None

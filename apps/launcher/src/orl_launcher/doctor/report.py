@@ -105,7 +105,7 @@ class Report:
         try:
             with boundary(OrlError, "a bug in orl"):
                 try:
-                    with self._console.status(visible(subject)):  # a terminal alone shows that it works
+                    with self._console.status(visible(subject)):  # only a terminal shows it
                         return work()
                 except TimeoutError as exc:
                     if not self.stage:

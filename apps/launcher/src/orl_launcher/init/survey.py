@@ -1,6 +1,6 @@
 """Ask a server of OpenReward what an environment has: splits, tasks, tools, and the secrets that it needs.
 
-It knows nothing of files. Of a server of one's own only the address is known; it tells which environments it serves.
+It knows nothing of files. A self-hosted server is known by its address, and lists its environments.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _config(name: str, base_url: str | None, secrets: Sequence[str]) -> RunConfi
 
 
 async def _opening(client: OpenRewardClient, listing: TaskListing, seconds: float) -> tuple[Opening | None, str]:
-    """Return the beginning of an episode, or why there is none."""
+    """Return the beginning of an episode, or None and the reason."""
     try:
         (task,) = [task async for task in list_tasks(listing, [0])]
         session = client.session(task)

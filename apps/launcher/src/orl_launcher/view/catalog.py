@@ -22,25 +22,15 @@ State = Literal["running", "finished", "interrupted", "failed", "stopped", "unre
 
 
 class RunRow(Struct, frozen=True, kw_only=True):
-    """One row of the list of runs.
-
-    `change` is the success rate before and after, `success` the latest one; `note` says on which tasks, and how many
-    rollouts were judged if some were not. `started` and `changed` are in seconds since the epoch; 0 is not known.
-    """
+    """One row of the list of runs. `note` says what success was measured on, and how many rollouts were judged."""
 
     name: str
     state: State
-    model: str = ""
-    backend: str = ""
-    environments: str = ""
-    steps: int = 0
-    change: tuple[float, float] | None = None
-    success: float | None = None
+    record: Record
     note: str = ""
     curve: Line = Line((), ())
-    started: float = 0.0
+    started: float | None = None  # in seconds since the epoch
     changed: float = 0.0
-    seconds: float = 0.0
     problem: str = ""
 
 
@@ -78,38 +68,34 @@ class Catalog:
             with boundary(OrlError, f"reading {path}"):  # a file of another program, or of an older version
                 return _row_of(name, self.record(path))
         except OrlError as fault:
-            return RunRow(name=name, state="unreadable", problem=str(fault))
+            return RunRow(name=name, state="unreadable", record=empty(path), problem=str(fault))
 
 
 def record_of(path: Path) -> Record:
     """Return the run in the folder `path`; a journal's file is a run of nothing else."""
-    if path.is_dir():
-        return read_record(path)
+    return read_record(path) if path.is_dir() else empty(path)
+
+
+def empty(path: Path) -> Record:
+    """Return a record of nothing but a place."""
     return Record(folder=path, config={}, summary={}, points=())
 
 
 def _row_of(name: str, record: Record) -> RunRow:
-    changed = last_change(record)
-    trainer = record.section("trainer")
+    changed, began = last_change(record), record.folder / "config.json"
     kind, latest = record.judged_on, record.points[-1:]
-    change = record.change("success")
-    measured, tally = (kind, record.tally(kind)) if change or not latest else (latest[0].kind, tally_of(latest))
+    compared = record.change("success") or not latest
+    measured, tally = (kind, record.tally(kind)) if compared else (latest[0].kind, tally_of(latest))
     label = label_of(record, measured) if latest else ""
     notes = (label, record.basis("success"), str(tally), "no signal" if record.no_signal else "")
     return RunRow(
         name=name,
         state=state_of(record, changed),
-        model=str(trainer.get("model") or ""),
-        backend=str(trainer.get("backend") or ""),
-        environments=", ".join(record.environments),
-        steps=len(record.steps),
-        change=change,
-        success=latest[0].overall("success") if latest else None,
+        record=record,
         note=", ".join(filter(None, notes)),
         curve=Line(*record.curve("success", kind)),
-        started=began.stat().st_mtime if (began := record.folder / "config.json").is_file() else 0.0,
+        started=began.stat().st_mtime if began.is_file() else None,
         changed=changed,
-        seconds=record.seconds,
         problem=one_line(record.error, PROBLEM),
     )
 

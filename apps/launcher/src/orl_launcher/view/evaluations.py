@@ -33,7 +33,7 @@ def results_of(record: Record) -> ResultRows | None:
     rungs = rungs_of(last)
     columns = [f"{figure}, step {point.step}" for point in ends for figure in ("success", "reward")]
     rows = [
-        (name, *(cell for point in ends for cell in _cells(point, name)), *(_pass_at(last, name, k) for k in rungs))
+        (name, *(cell for point in ends for cell in _cells(point, name)), *(pass_at(last, name, k) for k in rungs))
         for name in names_in(last)
     ]
     return ResultRows(
@@ -56,6 +56,7 @@ def _cells(point: MetricsRow, name: str) -> tuple[str, str]:
     return (success_rate(success, tally_in(metrics, name)), "-" if reward is None else number(reward))
 
 
-def _pass_at(metrics: dict[str, float], name: str, k: int) -> str:
+def pass_at(metrics: Mapping[str, float], name: str, k: int) -> str:
+    """Write pass@k of an environment with its interval over tasks; "-" if it is not known."""
     share, n = metrics.get(f"{name}/pass@{k}"), metrics.get(f"{name}/tasks")
     return "-" if share is None or n is None else rate(share, n)

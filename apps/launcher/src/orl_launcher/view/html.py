@@ -13,9 +13,9 @@ from typing import Any, cast
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from orl_core.text import visible
 
-from orl_launcher.view import wording
 from orl_launcher.view.pieces import Piece, Role
 from orl_launcher.view.svg import draw, spark
+from orl_launcher.view.wording import RANDOM, count, duration, moment, noted, number, percent, result, thousands
 
 KEPT = 300  # characters of a long observation that stay in sight
 
@@ -35,19 +35,9 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    words = (
-        wording.number,
-        wording.percent,
-        wording.duration,
-        wording.count,
-        wording.thousands,
-        wording.noted,
-        wording.result,
-        wording.moment,
-    )
-    filters = (*words, draw, spark, folded)
+    filters = (number, percent, duration, count, thousands, noted, result, moment, draw, spark, folded)
     cast("dict[str, Any]", environment.filters).update({each.__name__: each for each in filters})
-    cast("dict[str, Any]", environment.globals)["random"] = wording.RANDOM
+    cast("dict[str, Any]", environment.globals)["random"] = RANDOM
     return environment
 
 

@@ -152,10 +152,10 @@ class Index:
             self.rows.append(IndexRow(**row, environment=environment, file=file, start=frame.start))
 
 
-def _choice(name: str, text: str, form: Callable[[str], Any] | Mapping[str, Any]) -> Any:
+def _choice(name: str, text: str, form: type[str] | type[float] | dict[str, Any]) -> Any:
     """Return the value that a form's text stands for."""
     try:
-        return form[text] if isinstance(form, Mapping) else form(text)
+        return form[text] if isinstance(form, dict) else form(text)
     except (KeyError, ValueError):
-        advice = f"Choose one of: {', '.join(form)}" if isinstance(form, Mapping) else "Give a number"
+        advice = f"Choose one of: {', '.join(form)}" if isinstance(form, dict) else "Give a number"
         raise ConfigError(f"{name} is {text}. {advice}") from None

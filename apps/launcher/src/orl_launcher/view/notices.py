@@ -39,7 +39,7 @@ def label_of(record: Record, kind: Kind) -> str:
 
 
 def trained_nothing(record: Record) -> bool:
-    """Tell whether no rollout of training could train, or no step had a signal before its tasks were solved."""
+    """Return True if no rollout of training could train, or no step had a signal before its tasks were solved."""
     tally = record.tally("train")
     return tally.judged == 0 < tally.rollouts or _unplayed(record) or record.learned_nothing
 
@@ -64,6 +64,6 @@ def untrained(record: Record) -> Iterator[str]:
 
 
 def _unplayed(record: Record) -> bool:
-    """Tell whether all rollouts of training that were judged had no turn."""
+    """Return True if no judged rollout of training had a turn."""
     turns = [row.overall("turns") for row in record.of_kind("train")]
     return bool(turns) and all(number == 0.0 for number in turns)

@@ -19,7 +19,7 @@ from orl_core.trajectory import Turn
 from orl_rollout.run_folder.contract import TOKENIZER
 
 UNLIKELY = 0.5  # the probability below which a sampled piece is marked
-SPELLING = 8  # ids that one character may take before it is shown as it is
+SPELLING = 8  # ids that one character may take before it is shown unchanged
 
 
 class Role(StrEnum):
@@ -49,7 +49,7 @@ class Piece(Struct, frozen=True, kw_only=True):
 
     @property
     def unlikely(self) -> bool:
-        """Tell whether the model sampled this piece with a probability below UNLIKELY."""
+        """Return True if the model sampled this piece with a probability below UNLIKELY."""
         return bool(self.logprobs) and exp(sum(self.logprobs)) < UNLIKELY
 
 

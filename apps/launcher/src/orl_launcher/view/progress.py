@@ -62,15 +62,24 @@ class Course:
         self._said: set[object] = set()
 
     def line(self, row: MetricsRow) -> str:
-        """Return a row in one line, with the latest held-out success and the time that is left."""
-        line = line_of(row, self._steps)
-        if row.kind == "eval":
+        """Return a row in one line, with the latest held-out success and the time that is left.
+
+        `step 12/45  success 52 %  reward 0.52  turns 3.2  4.2 s (rollouts 2.1 s)  held-out 60 % at step 10`
+        """
+        step, held_out, took = _step(row, self._steps), row.kind == "eval", duration(row.seconds)
+        known = ((name, form, row.overall(name)) for name, form in MAIN_METRICS)
+        shown = [f"{name.replace('_', ' ')} {form(value)}" for name, form, value in known if value is not None]
+        phases = ", ".join(f"{word} {duration(row.metrics[name])}" for name, word in PHASES if name in row.metrics)
+        words = [f"held-out at {step}" if held_out else step, str(tally_of([row])), *shown]
+        words.append(f"{took} ({phases})" if phases else took)
+        if held_out:
             success = _success(row)
             self._success = success and f"held-out {success} at step {row.step}"
-            return line
-        left = self._pace.left(row.step, self._steps)
-        self._left = f"{duration(left)} left" if left else ""
-        return "  ".join(filter(None, [line, self._success, self._left]))
+        else:
+            left = self._pace.left(row.step, self._steps)
+            self._left = f"{duration(left)} left" if left else ""
+            words += [self._success, self._left]
+        return "  ".join(filter(None, words))
 
     def brief(self, row: MetricsRow) -> str:
         """Return the latest row for a bar. A narrow terminal cuts the end, so the time that is left comes first."""
@@ -160,19 +169,6 @@ def _bar(console: Console) -> Generator[tuple[Progress, TaskID]]:
     columns = (BarColumn(bar_width=BAR), TextColumn("{task.description}  {task.fields[wait]}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         yield progress, progress.add_task("", total=None, visible=False, wait="")
-
-
-def line_of(row: MetricsRow, steps: int | None) -> str:
-    """Write a row in one line: `step 12/45  success 52 %  reward 0.52  turns 3.2  4.2 s (rollouts 2.1 s)`."""
-    step = _step(row, steps)
-    shown = [f"held-out at {step}" if row.kind == "eval" else step, *filter(None, [str(tally_of([row]))])]
-    for name, form in MAIN_METRICS:
-        value = row.overall(name)
-        if value is not None:
-            shown.append(f"{name.replace('_', ' ')} {form(value)}")
-    phases = [f"{word} {duration(row.metrics[name])}" for name, word in PHASES if name in row.metrics]
-    took = duration(row.seconds)
-    return "  ".join([*shown, f"{took} ({', '.join(phases)})" if phases else took])
 
 
 def _step(row: MetricsRow, steps: int | None) -> str:

@@ -1,4 +1,4 @@
-"""report.html of a run, made from its folder alone, whichever trainer wrote it.
+"""report.html of a run, made only from its folder, whichever trainer wrote it.
 
 It writes this file and changes nothing else. An interrupted run gets a page of what there is.
 """

@@ -75,7 +75,7 @@ class Viewer:
         return web.Response(status=status, text=text, content_type="text/html")
 
     def _page(self, request: web.Request) -> str:
-        """Return a page. Files of a run may hold anything: what they break is this page alone."""
+        """Return a page. Files of a run may hold anything: they break only this page."""
         run, view, number = (request.match_info.get(name, "") for name in ("run", "view", "number"))
         with boundary(OrlError, f"making the page {request.rel_url.path}"):
             if number:

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from orl_launcher.reports import EpisodeRow
 from orl_launcher.view.episode import Act, EpisodeRows
-from orl_launcher.view.evaluations import ResultRows, results_of, rungs_of
+from orl_launcher.view.evaluations import ResultRows, pass_at, results_of, rungs_of
 from orl_launcher.view.pieces import Role
 from orl_launcher.view.svg import Line, thinned
 from orl_launcher.view.wording import (
@@ -30,7 +30,6 @@ from orl_launcher.view.wording import (
     noted,
     number,
     percent,
-    rate,
     result,
     success_rate,
 )
@@ -87,8 +86,7 @@ def pass_at_k_table(metrics: dict[str, float]) -> Table:
     judged = [name for name in names_in(metrics) if rungs and f"{name}/pass@1" in metrics]
     table = plain_table("environment", *(f"pass@{k}" for k in rungs))
     for name in judged:
-        cells = ((metrics.get(f"{name}/pass@{k}"), metrics[f"{name}/tasks"]) for k in rungs)
-        table.add_row(Text(name), *("" if share is None else rate(share, n) for share, n in cells))
+        table.add_row(Text(name), *(pass_at(metrics, name, k) for k in rungs))
     return table
 
 
@@ -157,7 +155,7 @@ def overview(record: Record) -> Iterator[Table]:
 
 
 def episodes_table(rows: Iterable[EpisodeRow], record: Record) -> Table:
-    """Make a table with one row for each episode of a run, or of a journal alone."""
+    """Make a table with one row for each episode of a run or a journal."""
     table = plain_table("", "step", "", "reward", "turns", "stopped", "task")
     table.columns[-1].justify = "left"
     for row in rows:
@@ -180,7 +178,7 @@ def _short(key: str) -> str:
 
 
 def episode_view(rows: EpisodeRows, record: Record) -> RenderableType:
-    """Return one episode of a run, or of a journal alone, turn by turn."""
+    """Return one episode of a run or a journal, turn by turn."""
     head = Text.assemble(
         (rows.title, "bold"), "  ", (result(rows.verdict, record), VERDICTS[rows.verdict]), f"  {rows.facts}"
     )

@@ -15,7 +15,7 @@ class Terminal(Console):
     """A Console that makes texts visible when it renders them. Control codes of rich itself stay."""
 
     def print(self, *objects: Any, soft_wrap: bool | None = None, **options: Any) -> None:
-        """Print as `Console.print` does. Lines of text alone are not wrapped."""
+        """Print as `Console.print` does. If all are text, lines are not wrapped."""
         lines = all(isinstance(one, str | Text) for one in objects)
         super().print(*objects, soft_wrap=lines if soft_wrap is None else soft_wrap, **options)
 
