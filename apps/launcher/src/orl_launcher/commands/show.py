@@ -14,9 +14,8 @@ from pathlib import Path
 from msgspec import structs
 from orl_core.errors import OrlError, boundary
 from orl_rollout.episodes.journal import Entry, journal_files, read_journal
-from orl_rollout.run_folder.metrics_log import Kind
+from orl_rollout.run_folder.metrics_log import TRAINING_METRICS, Kind
 from orl_rollout.run_folder.record import Record, journal_of, read_record
-from orl_rollout.run_folder.training_metrics import TRAINING_METRICS
 
 from orl_launcher import cli, invocation
 from orl_launcher.conversations import rows_of

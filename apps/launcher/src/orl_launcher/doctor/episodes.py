@@ -22,19 +22,19 @@ from orl_core.messages import ImageBlock, Message, ToolCall, ToolSpec
 from orl_core.trajectory import StopReason, Trajectory
 from orl_rollout.edge.http import UnsafeAnswer
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.openreward.listing import list_tasks, open_listing
+from orl_rollout.openreward.environment import list_tasks, open_listing
 from orl_rollout.openreward.transport import Refusal
+from orl_rollout.recognised_engine import RecognisedEngine
 from orl_rollout.runtime.player import Player, load_player
 from orl_rollout.runtime.stack import open_runtime
-from orl_rollout.sglang.client import SglangEngine
 from orl_rollout.training.play import Batch, play
 
 from orl_launcher import cli
 from orl_launcher.doctor.report import Report, Verdict
+from orl_launcher.episodes import ScriptedPlayer, load_function
 from orl_launcher.playground import playground
 from orl_launcher.view.tables import plain_table
 from orl_launcher.view.wording import rate
-from orl_launcher.warm_start.scripted import ScriptedPlayer, load_function
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
@@ -97,7 +97,7 @@ async def _one_turn(page: Report, config: RunConfig, player: Player, url: str) -
     name, environment = next(iter(config.environments.items()))
     environments = {**config.environments, name: structs.replace(environment, max_turns=1)}
     short = structs.replace(config, environments=environments)
-    async with SglangEngine(url, context_tokens=context_tokens_of(config)) as engine:
+    async with RecognisedEngine(url, context_tokens=context_tokens_of(config)) as engine:
         (outcome,) = await _play(page, short, name, player, engine, 1)
     trajectory = outcome.trajectory
     if trajectory.error:
@@ -118,7 +118,7 @@ async def _play(
     with playground(quiet) as reachable:
         async with OpenRewardClient(reachable) as client:
             listing = await open_listing(client, name, reachable.environments[name].splits[0])
-            tasks = [task async for task in list_tasks(client, listing, range(min(count, listing.size)))]
+            tasks = [task async for task in list_tasks(listing, range(min(count, listing.size)))]
             with suppress(Refusal, UnsafeAnswer):  # the server numbers its tasks, or they are too many for one answer
                 again = await listing.remote.list_tasks(listing.split) if count > 1 else ()
                 if any(task.task_spec != dict(other.task_spec) for task, other in zip(tasks, again, strict=False)):

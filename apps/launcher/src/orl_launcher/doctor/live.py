@@ -33,9 +33,9 @@ from orl_launcher import cli
 from orl_launcher.configuration import resolve
 from orl_launcher.doctor.episodes import random_calls
 from orl_launcher.doctor.report import Report, Verdict
+from orl_launcher.episodes import action_of
 from orl_launcher.playground import playground
 from orl_launcher.reports import DoctorReport
-from orl_launcher.warm_start.scripted import action_of
 
 RUN = "orl-doctor"  # the run's name at OpenReward
 
@@ -82,7 +82,7 @@ async def _play(page: Report, config: RunConfig, name: str, heard: list[str]) ->
             refuse_other_build(name, config, stated)
             page.stage = "listing its tasks"
             listing = await open_listing(client, name, environment.splits[0])
-            task = await anext(list_tasks(client, listing, [0]))
+            task = await anext(list_tasks(listing, [0]))
             page.say(Verdict.OK, f"{name}: {listing.split} has {listing.size} tasks")
             session, began = client.session(task), time.monotonic()
             try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from orl_rollout.results.interval import wilson
+from orl_rollout.results.metrics import wilson
 from orl_rollout.run_folder.metrics_log import tally_of
 from orl_rollout.run_folder.record import Record, running_mean
 

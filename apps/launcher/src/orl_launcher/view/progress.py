@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING
 
 from orl_rollout.edge.files import lines_of, meanwhile
 from orl_rollout.logs import work
-from orl_rollout.run_folder.judges import ENDS, STEPS, Cause, no_signal, turn_drift
+from orl_rollout.run_folder.judges import STEPS, no_signal, turn_drift
 from orl_rollout.run_folder.metrics_log import MetricsRow, parse_row, tally_of
-from orl_rollout.run_folder.no_signal import STEPS, no_signal
-from orl_rollout.run_folder.turn_drift import turn_drift
 
 from orl_launcher.view.wording import MAIN_METRICS, duration, noted, percent
 

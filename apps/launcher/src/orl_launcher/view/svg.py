@@ -98,7 +98,7 @@ def spark(line: Line) -> str:
     """Return a line without axes as a small `<svg>` element. The page has its values as text."""
     shown = thinned(line)
     points = _Scale(Drawing(group="", title="", strokes=(Stroke(line=shown, style=""),))).points(shown)
-    box = f"{LEFT} {TOP} {WIDTH - LEFT - RIGHT} {HEIGHT - TOP - BOTTOM}"
+    box = f"{LEFT} 0 {WIDTH - LEFT - RIGHT} {HEIGHT - BOTTOM + TOP}"
     shape = f'viewBox="{box}" preserveAspectRatio="none" aria-hidden="true"'
     return f'<svg class="spark" {shape}><polyline points="{points}"/></svg>'
 

@@ -6,7 +6,7 @@ import time
 from typing import Any, cast
 
 from orl_core.text import visible
-from orl_rollout.results.interval import wilson
+from orl_rollout.results.metrics import wilson
 from orl_rollout.run_folder.metrics_log import Tally
 from orl_rollout.run_folder.record import Record
 
