@@ -38,7 +38,7 @@ def test_local_measures_on_tasks_that_are_held_out() -> None:
     assert (config.eval.max_tasks or 0) * config.eval.samples >= 256
 
 
-def test_playground_miles_mixes_two_playable_games() -> None:  # shows D12
+def test_playground_miles_mixes_two_playable_games() -> None:
     config = load_config(CONFIGS / "playground-miles.yaml")
     assert (config.trainer.backend, config.trainer.sections["cluster"]["train_backend"]) == ("miles", "fsdp")
     assert {name: game.weight for name, game in config.environments.items()} == {

@@ -243,7 +243,7 @@ def test_wheel_imports_alone_and_is_typed(package: str, wheels: Path, tmp_path: 
 
 
 @pytest.mark.slow
-def test_core_brings_two_packages_and_loads_light(wheels: Path, tmp_path: Path) -> None:  # shows A33
+def test_core_brings_two_packages_and_loads_light(wheels: Path, tmp_path: Path) -> None:
     python = installed("orl-core", wheels, tmp_path)
     listed = json.loads(output("uv", "pip", "list", "-q", "--format", "json", "--python", python))
     assert {one["name"].lower() for one in listed} == {"orl-core", "msgspec", "pyyaml"}

@@ -63,7 +63,7 @@ def test_lost_node_is_read_from_the_log(tmp_path: Path, log: str, node: str):
     assert failure_of(tmp_path / "trainer.log").lost_node == node
 
 
-def test_run_that_lost_a_node_names_it_and_its_checkpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):  # shows G16
+def test_run_that_lost_a_node_names_it_and_its_checkpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     failure = Failure(error="ActorDiedError", lost_node="10.0.0.2")
     told = error_of(monkeypatch, tmp_path, failure)
     assert "10.0.0.2" in told

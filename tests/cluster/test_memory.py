@@ -61,7 +61,7 @@ def test_sizes_that_are_known_to_fit_or_not(
     assert not [*found.problems, *found.notes] if fits else any("training" in told for told in found.problems)
 
 
-def test_every_change_that_is_proposed_fits(model: Path):  # shows A16 G17 G19
+def test_every_change_that_is_proposed_fits(model: Path):
     """Each is put into the command line as it is written, and the estimate is made again."""
     argv = (*MEGATRON, *parallel(1), "--train-backend", "megatron")
     (told,) = estimated(model, "8B", argv, layout(2), H100, H100).problems
@@ -83,7 +83,7 @@ def test_context_longer_than_a_micro_batch_is_counted(model: Path):
     assert "No single change is enough" in told
 
 
-def test_memory_in_use_is_a_note(model: Path):  # shows G6
+def test_memory_in_use_is_a_note(model: Path):
     found = estimated(model, "0.6B", MEGATRON, layout(1), Gpu(total=80 * GIB, free=12 * GIB))
     assert found.problems == ()
     assert [note.split()[0] for note in found.notes] == ["training"]

@@ -94,7 +94,7 @@ def run_in(folder: Path) -> Run:
     return Run(config=CONFIG, folder=folder, task_data=folder / "t", eval_data=folder / "eval_tasks.jsonl")
 
 
-def test_dry_run_names_the_configured_sets(tmp_path: Path) -> None:  # shows F16
+def test_dry_run_names_the_configured_sets(tmp_path: Path) -> None:
     options = eval_options(run_in(tmp_path))
     assert options[::2] == ("A/B/test", "A/B/hard", "C/D/test")
     assert len(set(options[1::2])) == 3
@@ -102,7 +102,7 @@ def test_dry_run_names_the_configured_sets(tmp_path: Path) -> None:  # shows F16
     assert eval_options(Run(config=CONFIG, folder=tmp_path, task_data=tmp_path)) == ()
 
 
-def test_each_set_has_its_tasks_and_empty_ones_are_left_out(tmp_path: Path) -> None:  # shows A21 F16
+def test_each_set_has_its_tasks_and_empty_ones_are_left_out(tmp_path: Path) -> None:
     run = run_in(tmp_path)
     tasks = [task("C/D", "test", 1), task("A/B", "hard", 2), task("C/D", "test", 3)]
     (tmp_path / "eval_tasks.jsonl").write_bytes(b"".join(msgspec.json.encode(row_of(one)) + b"\n" for one in tasks))
@@ -117,7 +117,6 @@ def written(path: Path, turns: int) -> str:
     return str(path)
 
 
-# shows D13
 def test_variables_name_the_file_ours_before_the_cookbooks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("ORL_CONFIG", "TRAIN_CONFIG"):
         monkeypatch.delenv(name, raising=False)

@@ -31,7 +31,7 @@ def all_changes(argv: list[str], given: tuple[str, ...] = (), *, in_engine: bool
     return made
 
 
-def test_each_option_is_lowered_in_turn():  # shows A16 E12 G19
+def test_each_option_is_lowered_in_turn():
     made = [(change.option, change.after) for change in all_changes(ARGV)]
     assert made[:4] == [(PER_GPU, "4096"), (CONTEXT, "4096"), (ENGINE_SHARE, "0.55"), (PER_GPU, "2048")]
     assert made[-1] == (CONTEXT, "1024")

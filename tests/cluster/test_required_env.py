@@ -20,7 +20,7 @@ from orl_rollout.edge.secrets import resolve_secrets, unset_in
     ("given", "found"),
     [("local", ""), ("10.0.0.7:6379", "10.0.0.7:6379"), ("http://head.example:8265", "head.example:6379")],
 )
-def test_named_cluster_is_joined(given: str, found: str) -> None:  # shows B28
+def test_named_cluster_is_joined(given: str, found: str) -> None:
     assert ray_address({"RAY_ADDRESS": given}) == found
     assert ray_address({}) == ""
 
@@ -77,7 +77,7 @@ def test_configured_secrets_use_the_names_read_first():
 
 
 @pytest.mark.parametrize("other", ["second-one", None])
-def test_each_environment_gets_its_own_value(monkeypatch: pytest.MonkeyPatch, other: str | None):  # shows A7 D7
+def test_each_environment_gets_its_own_value(monkeypatch: pytest.MonkeyPatch, other: str | None):
     """A worker reads the configuration without values, and the variables."""
     monkeypatch.setenv("KEY", "from-outside")
     own = {"a/b": {"secrets": {"key": "first-one"}}, "a/c": {"secrets": {"key": other}}, "a/d": {}}
@@ -139,6 +139,6 @@ NEEDS = RequiredEnv(
         (Node(address="10.0.0.2", head=False, why="it did not answer"), "10.0.0.2: it did not answer"),
     ],
 )
-def test_what_a_node_lacks_is_named_with_what_mends_it(node: Node, told: str):  # shows F21
+def test_what_a_node_lacks_is_named_with_what_mends_it(node: Node, told: str):
     found = problem_of(node, NEEDS, "10.0.0.1:6379")
     assert re.search(told, found) if told else found == ""

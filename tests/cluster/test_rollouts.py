@@ -26,7 +26,7 @@ class WriteOnly(SimpleNamespace):
 @pytest.mark.parametrize(
     "sample", [WriteOnly(index=3), SimpleNamespace(index=3), SimpleNamespace(index=3, rollout_id=None)]
 )
-def test_index_is_the_identity_where_there_is_no_other(sample: Any) -> None:  # shows G13
+def test_index_is_the_identity_where_there_is_no_other(sample: Any) -> None:
     assert rollout_of(sample) == rollout_of(copy.copy(sample)) == 3
 
 

@@ -17,7 +17,7 @@ ASKED = {"input_ids": [1, 2], "sampling_params": {"max_new_tokens": 2}, "return_
 
 
 @pytest.mark.asyncio
-async def test_library_tells_what_the_router_forwards() -> None:  # shows A4
+async def test_library_tells_what_the_router_forwards() -> None:
     async with (
         asyncio.timeout(HANGS),
         SglangServer(lambda ids, sampling: ANSWER) as engine,

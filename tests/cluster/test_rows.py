@@ -26,7 +26,7 @@ def written(folder: Path, *rows: object) -> Path:
     return path
 
 
-def test_tasks_and_rows_of_the_trainer_s_own_stand_side_by_side(tmp_path: Path) -> None:  # shows D15 F2
+def test_tasks_and_rows_of_the_trainer_s_own_stand_side_by_side(tmp_path: Path) -> None:
     added = {**TASK, "metadata": {**TASK["metadata"], "rm_type": "math"}, "more": 1}
     plain = {"prompt": "What is 1 + 1?", "label": "2"}
     chat = {"prompt": [{"role": "user", "content": "?"}], "label": None, "metadata": {"rm_type": "math"}}
@@ -42,7 +42,7 @@ def test_key_of_a_reward_is_for_plain_rows_alone(tmp_path: Path) -> None:
         check_rows(written(tmp_path, plain, TASK), CONFIG, argv)
 
 
-def test_the_fields_are_those_that_the_options_name(tmp_path: Path) -> None:  # shows F3
+def test_the_fields_are_those_that_the_options_name(tmp_path: Path) -> None:
     path = written(tmp_path, {"question": "?", "orl": TASK["metadata"]})
     check_rows(path, CONFIG, ["--input-key", "question", "--metadata-key", "orl"])
     with pytest.raises(ConfigError, match="it has no `prompt`"):

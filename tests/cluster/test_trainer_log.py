@@ -22,7 +22,7 @@ def updates_of(name: str) -> list[tuple[int, dict[str, float]]]:
     return [*updates_in((LOGS / name).read_text().splitlines())]
 
 
-def test_slime_log_gives_means_over_updates_of_a_batch() -> None:  # shows A43
+def test_slime_log_gives_means_over_updates_of_a_batch() -> None:
     (step, metrics), (second, torn) = updates_of("slime.log")
     assert (step, second) == (1, 2)
     common = {name: metrics[name] for name in TRAINING_METRICS if name in metrics}
@@ -81,7 +81,7 @@ def test_growing_log_is_followed_to_its_end(tmp_path: Path) -> None:
     assert (second.step, second.kind, second.overall("loss")) == (2, "train", 0.002)
 
 
-def test_each_step_has_the_use_of_the_gpus(tmp_path: Path) -> None:  # shows F18
+def test_each_step_has_the_use_of_the_gpus(tmp_path: Path) -> None:
     log, path = tmp_path / "trainer.log", tmp_path / "metrics.jsonl"
     with driver(Gpu("GPU-a", 90, 60.0), Gpu("GPU-b", 70, 20.0)), followed(log, path):
         log.write_text((LOGS / "slime.log").read_text())

@@ -70,7 +70,7 @@ def test_option_that_the_backend_has_is_taken(capsys: pytest.CaptureFixture[str]
     assert "--gradient-checkpointing" in words_of(planning.shown(capsys, words))
 
 
-def test_plan_is_shown_for_a_python_that_lacks_orl(told: Told, tmp_path: Path) -> None:  # shows B27 G20
+def test_plan_is_shown_for_a_python_that_lacks_orl(told: Told, tmp_path: Path) -> None:
     lacking = str(make_environment(tmp_path / "lacking", "slime", adapter=False))
     plan = told("--python", lacking)
     assert words_of(plan)[1] == lacking

@@ -51,7 +51,7 @@ def cookbook(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_cookbooks_file_loads_unchanged(cookbook: Path):  # shows A6
+def test_the_cookbooks_file_loads_unchanged(cookbook: Path):
     config = load_config(cookbook)
     environment = config.environments["GeneralReasoning/WhoDunIt"]
     assert (environment.splits, environment.max_turns, environment.nonterminal_reward) == (("train",), 20, 0.0)
@@ -129,7 +129,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_file_is_refused_with_file_and_path(cookbook: Path, name: str):  # shows D11
+def test_a_broken_file_is_refused_with_file_and_path(cookbook: Path, name: str):
     old, new, where, what = BROKEN[name]
     assert old in COOKBOOK
     cookbook.write_text(COOKBOOK.replace(old, new), encoding="utf-8")
@@ -142,7 +142,7 @@ def test_a_broken_file_is_refused_with_file_and_path(cookbook: Path, name: str):
     assert "\n" not in message
 
 
-def test_every_mistake_is_named_in_one_error(cookbook: Path):  # shows D11
+def test_every_mistake_is_named_in_one_error(cookbook: Path):
     text = COOKBOOK.replace("max_turns: 20", "max_turns: 0\n    max_turn: 3").replace("{tools}", "")
     cookbook.write_text(text + "trainer: {backend: 1 2, lr: fast}\nrollout: {call_timeout: 9, turn_timeout: 5}\n")
     with pytest.raises(ConfigError) as caught:
@@ -253,7 +253,7 @@ def trainer_of(flags: object, backend: str = "slime") -> TrainerConfig:
     return decode_config(tree, "test").trainer
 
 
-def test_flags_are_kept_apart_by_trainer() -> None:  # shows A25 G1 G2
+def test_flags_are_kept_apart_by_trainer() -> None:
     apart = {"slime": {"--eps-clip": 0.3}, "trl": {"beta": 0.1}}
     owns = {backend: trainer_of(apart, backend).own_flags for backend in ("slime", "miles", "trl")}
     assert owns == {**apart, "miles": {}}
@@ -268,7 +268,7 @@ def test_flags_are_kept_apart_by_trainer() -> None:  # shows A25 G1 G2
         ({"--wandb-key=hush-hush": {"x": 1}}, "--wandb-key"),
     ],
 )
-def test_flags_of_no_trainer_or_two_kinds_are_refused(flags: object, subject: str) -> None:  # shows G2
+def test_flags_of_no_trainer_or_two_kinds_are_refused(flags: object, subject: str) -> None:
     with pytest.raises(ConfigError) as caught:
         trainer_of(flags)
     assert subject in str(caught.value)
@@ -346,7 +346,7 @@ def trains_reasoning(path: Path, text: str, *overrides: str) -> bool:
 THINKS = COOKBOOK.replace("thinking: false", "thinking: true")
 
 
-def test_thinking_of_a_cookbook_file_masks_reasoning(cookbook: Path) -> None:  # shows A6 D9
+def test_thinking_of_a_cookbook_file_masks_reasoning(cookbook: Path) -> None:
     assert not trains_reasoning(cookbook, THINKS)
     assert not trains_reasoning(cookbook, "environments: {Org/Env: {}}\nthinking: true")
     assert trains_reasoning(cookbook, THINKS, "rollout.train_on.reasoning=true")

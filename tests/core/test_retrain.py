@@ -46,7 +46,7 @@ def refused(tree: object) -> str:
     return str(error.value)
 
 
-def test_each_key_is_answered_with_its_place(tmp_path: Path) -> None:  # shows G1
+def test_each_key_is_answered_with_its_place(tmp_path: Path) -> None:
     file = tmp_path / "slime_grpo_config.yaml"
     file.write_text(RETRAIN, "utf-8")
     with pytest.raises(ConfigError) as error:

@@ -21,7 +21,7 @@ REDUCTIONS = ["sum", "mean", "max", "min", "last"]
 @pytest.mark.parametrize(
     ("reduction", "expected"), [("sum", 6.0), ("mean", 2.0), ("max", 4.0), ("min", -1.0), ("last", 3.0)]
 )
-def test_reductions(reduction: str, expected: float):  # shows A29 D4 G10
+def test_reductions(reduction: str, expected: float):
     trajectory = played([4.0, None, -1.0, 3.0])
     assert reduce_reward(trajectory, environment(reward_reduction=reduction)) == expected
 
@@ -41,14 +41,14 @@ def test_null_is_not_zero():
     assert reduce_reward(played([None, None]), environment(reward_reduction="max", min_reward=-5)) == 0.0
 
 
-def test_the_nonterminal_reward_counts_only_without_an_end():  # shows D3
+def test_the_nonterminal_reward_counts_only_without_an_end():
     config = environment(nonterminal_reward=-1.0)
     assert reduce_reward(played([0.5]), config) == 0.5
     assert reduce_reward(played([0.5], StopReason.MAX_TURNS), config) == -0.5
     assert reduce_reward(played([0.5], StopReason.MAX_TURNS), environment()) == 0.5
 
 
-def test_clamps():  # shows D5
+def test_clamps():
     assert reduce_reward(played([9.0]), environment(max_reward=1)) == 1.0
     assert reduce_reward(played([-9.0]), environment(min_reward=0)) == 0.0
 
@@ -107,7 +107,7 @@ def test_group_rewards_are_finite_and_bounded(columns: list[tuple[float, float |
 
 
 @given(rewards=st.lists(modest, min_size=2, max_size=8))
-def test_one_group_is_the_textbook_formula(rewards: list[float]):  # shows G12
+def test_one_group_is_the_textbook_formula(rewards: list[float]):
     n = len(rewards)
     got = group_advantages(rewards, [0] * n, list(range(n)), [True] * n, center=True, scale=True)
     exact = [Fraction(reward) for reward in rewards]
@@ -124,7 +124,7 @@ def batches(draw: st.DrawFn):
 
 
 @given(batch=batches(), center=st.booleans(), scale=st.booleans())
-def test_members_that_do_not_train_change_nothing(batch, center: bool, scale: bool):  # shows A40
+def test_members_that_do_not_train_change_nothing(batch, center: bool, scale: bool):
     rewards, groups, trains = batch
     ids = list(range(len(rewards)))
     full = group_advantages(rewards, groups, ids, trains, center=center, scale=scale)

@@ -62,7 +62,7 @@ def exact_gradient() -> list[float]:
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("center", [True, False])
-def test_policy_gradient_of_turns_has_no_bias(size: int, center: bool):  # shows A29
+def test_policy_gradient_of_turns_has_no_bias(size: int, center: bool):
     assert sum(likely for _, likely in paths()) == pytest.approx(1.0, abs=1e-12)
     estimated = [0.0] * len(THETA)
     for group in itertools.product(paths(), repeat=size):

@@ -57,7 +57,7 @@ def model_of(name: Path | str) -> str | None:
     return paths_of(load_config(LOCAL, [f"trainer.model={name}"]).trainer)["model"]
 
 
-def test_run_names_its_hugging_face_checkpoint() -> None:  # shows G24
+def test_run_names_its_hugging_face_checkpoint() -> None:
     folder = run_folder("local")
     assert model_of(hugging_face(folder / "checkpoint")) == str(folder / "checkpoint")
     assert model_of(folder) == str(folder / "checkpoint")

@@ -94,7 +94,6 @@ def first(_ids: list[int], _params: dict[str, Any]) -> list[int]:
     return [7]
 
 
-# shows A42
 def test_doctor_ok_exits_0(doctor: Doctor, gallery: Served, model: str) -> None:
     with engine(first) as url:
         lines = doctor("--engine", url)
@@ -153,7 +152,7 @@ def test_page_says_what_is_set_and_what_is_wrong(
         ("rollout.turn_tokens=4090", "warning", "fewer than rollout.turn_tokens (4090)"),
     ],
 )
-def test_a_prompt_that_leaves_no_room(doctor: Doctor, setting: str, verdict: str, told: str) -> None:  # shows A42
+def test_a_prompt_that_leaves_no_room(doctor: Doctor, setting: str, verdict: str, told: str) -> None:
     (line,) = found(doctor("--set", setting, code=verdict == "failed"), verdict)
     assert told in line
 
@@ -451,7 +450,7 @@ async def test_a_router_is_asked_for_its_workers(doctor: Doctor) -> None:
     assert any("id 7 sampled after" in line for line in fine)
 
 
-def test_a_trainer_that_cannot_be_run(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:  # shows G25
+def test_a_trainer_that_cannot_be_run(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
     (tasks, line) = found(doctor("--python", "/no/python", code=1, trainer=SLIME), "failed")
     assert tasks.startswith("trainer.task_data none.jsonl: no such file")
     assert line.startswith("slime: /no/python")
@@ -475,7 +474,7 @@ def test_trainer_that_loads_slowly_has_not_failed(doctor: Doctor, monkeypatch: p
     assert any(line.startswith("local: loading the trainer") for line in found(lines, "still loading"))
 
 
-def test_trainer_that_cannot_start_here_is_a_warning(doctor: Doctor, tmp_path: Path) -> None:  # shows A42
+def test_trainer_that_cannot_start_here_is_a_warning(doctor: Doctor, tmp_path: Path) -> None:
     python = make_environment(tmp_path / "env", "slime")
     own = {"backend": "slime", "cluster": {"num_gpus": 2, "model_args": "qwen3-0.6B", "megatron_ckpt": "./ckpt"}}
     lines = doctor("--python", str(python), trainer=own)

@@ -144,7 +144,7 @@ def orl(working: Path, *commands: list[str]) -> list[tuple[int, str]]:
 
 
 @pytest.mark.slow
-def test_fourth_trainer_trains_resumes_and_evaluates(working: Path) -> None:  # shows A25
+def test_fourth_trainer_trains_resumes_and_evaluates(working: Path) -> None:
     first_run = ["train", "fourth", "--config", "my.yaml", "--name", "first", "--zeal", "3"]
     second_run = [*first_run[:5], "second", "--load", "runs/first", "--num-rollout", "1"]
     third_run = [*second_run, "--name", "third", "--set", "environments.playground/GuessNumber.max_turns=3"]

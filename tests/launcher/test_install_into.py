@@ -22,7 +22,7 @@ def environment(folder: Path, *packages: str) -> str:
 
 @pytest.mark.parametrize("trainer", ["slime", "miles"])
 @pytest.mark.slow
-def test_an_environment_gets_the_adapter_and_keeps_its_versions(tmp_path: Path, trainer: str) -> None:  # shows E1
+def test_an_environment_gets_the_adapter_and_keeps_its_versions(tmp_path: Path, trainer: str) -> None:
     python = environment(tmp_path / "env", "msgspec==0.19.0", "tenacity==9.1.2")
     for _ in range(2):  # a second time is an update
         assert main(["install-into", python, "--trainer", trainer]) == 0

@@ -67,7 +67,7 @@ def test_help_imports_no_package_but_its_own() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_help_of_commands_has_examples_and_no_heavy_import() -> None:  # shows B1
+def test_help_of_commands_has_examples_and_no_heavy_import() -> None:
     program = (
         "import sys; from orl_launcher.main import main\n"
         f"for command in {[*COMMANDS]}:\n"
@@ -168,7 +168,7 @@ def test_missing_adapter_says_how_to_install_it(capsys: Capture, backend: str) -
     assert "just setup" in line
 
 
-def test_slime_without_a_config_says_which(capsys: Capture) -> None:  # shows B22
+def test_slime_without_a_config_says_which(capsys: Capture) -> None:
     assert "orl init" in fails(capsys, 2, "train", "slime")
 
 
@@ -250,7 +250,6 @@ def test_a_run_leaves_its_files_and_a_report(capsys: Capture, training: Training
     assert "report.html" in shown
 
 
-# shows B23 D10
 def test_variable_or_wandb_run_names_the_run_at_openreward(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
     def name_of(run: str) -> object:
         assert main([*training("train_well", run), "--wandb-run", "of-wandb"]) == 0
@@ -262,7 +261,7 @@ def test_variable_or_wandb_run_names_the_run_at_openreward(training: Training, m
 
 
 @pytest.mark.slow
-def test_rollouts_left_by_a_trainer_are_sent(  # shows A5
+def test_rollouts_left_by_a_trainer_are_sent(
     capsys: Capture,
     training: Training,
     collector: Collector,

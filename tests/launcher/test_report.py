@@ -153,7 +153,7 @@ def test_axis_is_labelled_in_units(high: float, units: tuple[tuple[float, str], 
     assert not any("e+" in each for each in labels)
 
 
-def test_results_stand_by_environment_with_n_and_interval(tmp_path: Path) -> None:  # shows A43
+def test_results_stand_by_environment_with_n_and_interval(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     with (run / "metrics.jsonl").open("w", encoding="utf-8") as rewritten:

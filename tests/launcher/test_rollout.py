@@ -96,7 +96,7 @@ def model(tmp_path: Path) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def test_rollouts_have_the_limits_of_training(  # shows B17
+def test_rollouts_have_the_limits_of_training(
     tmp_path: Path, model: PreTrainedTokenizerFast, served: list[str]
 ) -> None:
     clusters = ["--set", "trainer.backend=slime", "--set", "rollout.context_tokens=null"]
@@ -271,7 +271,7 @@ def test_the_configuration_is_not_overwritten_with_tasks(capsys: Capture, tmp_pa
     assert config.read_bytes() == Path(LOCAL).read_bytes()
 
 
-def test_prepare_counts_and_a_wrong_split_leaves_the_old_file(  # shows D1
+def test_prepare_counts_and_a_wrong_split_leaves_the_old_file(
     capsys: Capture, tmp_path: Path, served: list[str]
 ) -> None:
     output = tmp_path / "tasks.jsonl"
@@ -288,7 +288,7 @@ def test_prepare_counts_and_a_wrong_split_leaves_the_old_file(  # shows D1
     assert [row["metadata"]["split"] for row in rows] == ["test"] * 20
 
 
-def test_rollout_plays_the_held_out_tasks_of_training(  # shows A21
+def test_rollout_plays_the_held_out_tasks_of_training(
     capsys: Capture, tmp_path: Path, model: PreTrainedTokenizerFast, served: list[str]
 ) -> None:
     most = ["--set", "eval.max_tasks=3"]
@@ -330,9 +330,7 @@ def test_misspelt_game_is_refused_before_a_server_starts(capsys: Capture, monkey
     assert not Path("runs").exists()
 
 
-def test_plain_and_chat_rows_are_played_and_scored_alone(  # shows F1
-    capsys: Capture, model: PreTrainedTokenizerFast
-) -> None:
+def test_plain_and_chat_rows_are_played_and_scored_alone(capsys: Capture, model: PreTrainedTokenizerFast) -> None:
     answer = model.encode("42<|im_end|>", add_special_tokens=False)
     chat = [{"role": "system", "content": "Be short."}, {"role": "user", "content": [{"type": "text", "text": "?"}]}]
     rows = [{"prompt": "6 x 7?", "label": "42"}, {"prompt": chat, "label": "41", "metadata": {"source": "me"}}]

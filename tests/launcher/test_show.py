@@ -66,7 +66,7 @@ def test_a_run_shows_change_curves_and_episodes(capsys: Capture, run: Path) -> N
         assert told in page
 
 
-def test_use_of_the_gpus_is_shown(capsys: Capture, run: Path) -> None:  # shows F18
+def test_use_of_the_gpus_is_shown(capsys: Capture, run: Path) -> None:
     assert "gpu utilization" not in shown(capsys, str(run))
     for step, (share, gib) in enumerate([(0.4, 30.0), (0.9, 71.5)], start=1):
         metrics = {"gpu_utilization": share, "gpu_memory_gib": gib, "gpu0/utilization": share}
@@ -115,7 +115,7 @@ def test_only_rewards_of_0_and_1_are_won_and_lost(capsys: Capture, run: Path, tm
         metrics_log.append(run / "metrics.jsonl", "train", 31, half, seconds=1)
 
 
-def test_one_episode(capsys: Capture, run: Path) -> None:  # shows A43
+def test_one_episode(capsys: Capture, run: Path) -> None:
     page = shown(capsys, str(run), "--episode", "5")
     for told in ("episode 5  won", "turn 1: 74 ids shown, 51 sampled", "calls guess(number=22)", "ends the episode"):
         assert told in page
@@ -187,7 +187,7 @@ def test_table_and_sparkline_have_one_rule(tmp_path: Path, steps: int, basis: st
     assert (basis in above, basis in below, "mean" in above) == (True, True, bool(basis))
 
 
-def test_tokenizer_beside_the_journal_shows_the_ids(capsys: Capture, run: Path) -> None:  # shows A43
+def test_tokenizer_beside_the_journal_shows_the_ids(capsys: Capture, run: Path) -> None:
     (run / "checkpoint" / "tokenizer.json").rename(run / "tokenizer.json")
     assert "<|im_start|>" in shown(capsys, str(run), "--episode", "1")
     assert "<|im_start|>" in shown(capsys, str(run / JOURNAL), "--episode", "1")

@@ -27,7 +27,7 @@ def help_of(*words: str) -> str:
     return " ".join(Parser("train", words).format_help().split())
 
 
-def test_every_shared_field_is_an_option_with_its_description() -> None:  # shows C2
+def test_every_shared_field_is_an_option_with_its_description() -> None:
     shown = help_of("--help")
     for field in structs.fields(TrainerConfig):
         if field.name not in options.NO_OPTIONS:
@@ -46,7 +46,7 @@ def test_trainer_has_options_of_its_own_and_no_others(trainer: str) -> None:
             assert (f"--{option.name} " in shown) == (option in options.options_of(trainer))
 
 
-def test_options_keep_their_spelling() -> None:  # shows C5
+def test_options_keep_their_spelling() -> None:
     spelled = {option.name: option.path for name in TRAINERS for option in options.options_of(name)}
     assert spelled["slime-path"] == "trainer.slime.path"
     assert spelled["miles-path"] == "trainer.miles.path"
@@ -94,7 +94,6 @@ def config_of(*argv: str) -> TrainerConfig:
         ([], lambda made: made, load_config(LOCAL).trainer),
     ],
 )
-# shows G1
 def test_value_of_the_command_line(words: list[str], value_of: Callable[[TrainerConfig], Any], value: Any) -> None:
     assert value_of(config_of(*words)) == value
 
@@ -113,7 +112,7 @@ def test_what_stands_after_two_dashes_is_the_trainers() -> None:
 
 
 @pytest.mark.parametrize("command", ["train", "rollout", "doctor"])
-def test_model_and_budgets_beat_the_file(command: str) -> None:  # shows C3
+def test_model_and_budgets_beat_the_file(command: str) -> None:
     words = ["--model", "7", "--max-response-len", "16384", "--max-context-len", "65536"]
     trainer = ["local"] if command == "train" else []
     made = resolve(Parser(command, [*trainer, "--config", LOCAL, *words]).parse())[0]

@@ -15,12 +15,12 @@ from tests.laws.checks import check_data, check_tree
 
 
 @given(trajectory=trajectories)
-def test_what_trains_is_what_was_sampled(trajectory: Trajectory):  # shows A3
+def test_what_trains_is_what_was_sampled(trajectory: Trajectory):
     check_data(trajectory, to_data(trajectory, reward=0.5))
 
 
 @given(trajectory=masked_trajectories)
-def test_of_what_was_sampled_trains_what_the_policy_says(trajectory: Trajectory):  # shows A36
+def test_of_what_was_sampled_trains_what_the_policy_says(trajectory: Trajectory):
     check_data(trajectory, to_data(trajectory, reward=0.5))
 
 

@@ -140,7 +140,6 @@ def check_stripped(trajectory: Trajectory, data: tuple[Datum, ...], renderer: Re
     broken=st.sampled_from([None, None, None, None, OSError("refused")]),
     renderer=renderers,
 )
-# shows A1
 def test_a_rollout_is_total_and_exact(steps, script, limits, aborts_after, first, in_text, broken, renderer):
     reads = 0
 

@@ -145,7 +145,7 @@ def check_sum(turns: Turns, renderer: Renderer = RENDERER) -> None:
 
 
 @given(turns=any_turns)
-def test_rollout_tokenizes_only_what_a_turn_adds(turns):  # shows G7
+def test_rollout_tokenizes_only_what_a_turn_adds(turns):
     check_sum(turns)
 
 

@@ -128,7 +128,7 @@ async def played(place: str, echo: str, config: RunConfig, folder: Path) -> Outc
 
 
 @given(value=VALUES, form=st.sampled_from(sorted(FORMS)), place=st.sampled_from(PLACES))
-def test_an_echo_reaches_no_sink(value: str, form: str, place: str) -> None:  # shows A7
+def test_an_echo_reaches_no_sink(value: str, form: str, place: str) -> None:
     echo = FORMS[form](value)
     config = decode_config({"environments": {"A/B": {}}, "secrets": {"k": value}}, "test")
     logged = io.StringIO()

@@ -79,7 +79,7 @@ def numbers(run: Run) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("stopped", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_two_runs_equal_one(checkpoint: Path, tmp_path: Path, whole: Run, stopped: int) -> None:  # shows A14
+def test_two_runs_equal_one(checkpoint: Path, tmp_path: Path, whole: Run, stopped: int) -> None:
     before = played(tmp_path / "before", checkpoint, ends=stopped + 1, warmup=1, lora_rank=rank_of(whole))
     place = before.folder / "checkpoint"
     if stopped == 2:

@@ -85,7 +85,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", every_fifth(CASES))
-def test_rows_and_micro_batches_never_change_a_gradient(  # shows A36 G18
+def test_rows_and_micro_batches_never_change_a_gradient(
     checkpoint: Path, one: list[Row], split: list[Row], case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two updates: the second one has other weights than those that its rows were scored with."""
@@ -105,7 +105,7 @@ def test_rows_and_micro_batches_never_change_a_gradient(  # shows A36 G18
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_gradient_is_that_of_the_mean(checkpoint: Path, model: Any, one: list[Row], name: str) -> None:  # shows A20 A29
+def test_gradient_is_that_of_the_mean(checkpoint: Path, model: Any, one: list[Row], name: str) -> None:
     """Each id trains on the advantage of its own turn."""
     loss = torch.zeros(())
     for row in one:

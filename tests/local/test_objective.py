@@ -29,7 +29,7 @@ DIFFERENCES = torch.tensor([0.5, 0.0, -0.2, 0.1, 0.25, 0.25])  # 1.0 and -0.1 in
         ("sequence_truncate", (0.3, 0.3, -0.1, -0.1, 0.3, 0.3)),
     ],
 )
-def test_ids_are_weighed_by_both_logprobs(mode: str, logs: tuple[float | None, ...]) -> None:  # shows A4
+def test_ids_are_weighed_by_both_logprobs(mode: str, logs: tuple[float | None, ...]) -> None:
     zeros = torch.zeros(6)
     ids = Ids(advantages=zeros, sampled=zeros, share=zeros, rollout=ROLLOUTS, rollouts=2)
     settings = structs.replace(SETTINGS, correction=mode, correction_cap=torch.tensor(0.3).exp().item())

@@ -30,7 +30,7 @@ def planned(folder: Path, model: Path | str | None, *extra: str, **trainer: Any)
     return plan(structs.replace(make_run(folder / "run", model, **trainer), extra=extra))
 
 
-def test_plan_says_what_a_run_would_do(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # shows A25
+def test_plan_says_what_a_run_would_do(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("OPENREWARD_API_KEY", raising=False)
     made = planned(tmp_path, checkpoint)
     assert f"would train {checkpoint} with local" in made.command
@@ -57,7 +57,7 @@ def test_plan_says_what_a_run_would_do(checkpoint: Path, tmp_path: Path, monkeyp
         ("", {"rollout_batch_size": 5}, "4 tasks, and a step takes 5"),
     ],
 )
-def test_setting_that_cannot_be_obeyed_is_refused(  # shows G25
+def test_setting_that_cannot_be_obeyed_is_refused(
     checkpoint: Path,
     tmp_path: Path,
     begins: Callable[[Run], Any],

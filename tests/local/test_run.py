@@ -37,9 +37,7 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name in own]
 
 
-def test_run_leaves_its_files(  # shows A27 E8 F17 F18
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_leaves_its_files(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(checkpoint.parent)
     run = make_run(tmp_path / "run", checkpoint.name, held_out=3, tensorboard=True)
     with driver(Gpu("GPU-a", 75, 30.0)):
@@ -126,7 +124,7 @@ def answer_length(trajectory: Trajectory) -> float:
 
 
 @pytest.mark.slow
-def test_plain_rows_alone_are_trained(checkpoint: Path, tmp_path: Path) -> None:  # shows A24
+def test_plain_rows_alone_are_trained(checkpoint: Path, tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", checkpoint, num_rollout=1)
     lines = [{"prompt": f"Count to {number}."} for number in range(3)]
     chat = {"prompt": [{"role": "user", "content": "Count."}], "label": "1", "metadata": {"rm_type": "math"}}

@@ -165,7 +165,6 @@ def by_local(batch: Batch, checkpoint: Path, folder: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-# shows A3 A25
 def test_three_trainers_train_on_the_same(seed: int, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     batch = record(seed, [MEMBERS] * GROUPS)
     play_what_is_recorded(batch, monkeypatch)

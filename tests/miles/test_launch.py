@@ -49,7 +49,7 @@ def flashless(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("name", COOKBOOK)
-def test_a_command_line_of_the_cookbook_gives_the_golden_command(  # shows A11 A12 A19 C1 C4 C6 C7 E7 E13
+def test_a_command_line_of_the_cookbook_gives_the_golden_command(
     orl: Orl, monkeypatch: pytest.MonkeyPatch, flashless: str, name: str
 ) -> None:
     if name == "wandb":
@@ -89,7 +89,6 @@ def test_a_command_line_of_the_cookbook_gives_the_golden_command(  # shows A11 A
         ([*EXACT, "--recompute-logprobs-via-prefill"], "replaces the logprobs of sampling"),
     ],
 )
-# shows A23 C3 C7 F5 G25
 def test_what_miles_would_trip_over_is_refused_with_what_is_right(orl: Orl, argv: list[str], told: str) -> None:
     assert told in orl.refused(*argv)
 
@@ -110,7 +109,6 @@ def test_parser_refusal_is_the_reported_problem(orl: Orl) -> None:
 
 
 @pytest.mark.slow
-# shows A18 E7
 def test_an_attention_that_mixes_packed_sequences_trains_each_by_itself(orl: Orl, flashless: str) -> None:
     for asked, argv in ((flashless, []), (orl.python, ["--", "--attn-implementation", "eager"])):
         plan = orl.planned(*argv, python=asked)
@@ -121,7 +119,7 @@ def test_an_attention_that_mixes_packed_sequences_trains_each_by_itself(orl: Orl
     assert "--use-dynamic-batch-size" in orl.planned(*MEGATRON, python=flashless)
 
 
-def test_true_on_policy_with_triton_sets_the_engine_too(orl: Orl) -> None:  # shows A18 E13
+def test_true_on_policy_with_triton_sets_the_engine_too(orl: Orl) -> None:
     words = orl.words(*EXACT, "--attn-implementation", "triton")
     assert words[words.index("--sglang-attention-backend") + 1] == "triton"
     assert words.count("--attn-implementation") == 1
@@ -156,7 +154,7 @@ def test_router_of_miles_forwards_every_field(orl: Orl) -> None:
     assert option in orl.words(*argv, option)
 
 
-def test_fault_tolerance_can_be_switched_off(orl: Orl) -> None:  # shows A32 G14
+def test_fault_tolerance_can_be_switched_off(orl: Orl) -> None:
     assert "--use-fault-tolerance" in orl.words()
     off = ["--set", "trainer.flags.use-fault-tolerance=false"]
     assert "--use-fault-tolerance" not in orl.words(*off)
@@ -184,7 +182,7 @@ def checkpoint(folder: Path, *, fsdp: bool) -> str:
 
 
 @pytest.mark.slow
-def test_unreadable_checkpoint_prevents_start(orl: Orl, working: Path) -> None:  # shows E6
+def test_unreadable_checkpoint_prevents_start(orl: Orl, working: Path) -> None:
     ours, other = checkpoint(working / "ours", fsdp=True), checkpoint(working / "other", fsdp=False)
     hf = working / "hf"
     hf.mkdir()
@@ -213,13 +211,13 @@ def test_unreadable_checkpoint_prevents_start(orl: Orl, working: Path) -> None: 
 
 
 @pytest.mark.usefixtures("cluster")
-def test_a_run_goes_on_from_its_own_checkpoint(orl: Orl, working: Path) -> None:  # shows A14 B5
+def test_a_run_goes_on_from_its_own_checkpoint(orl: Orl, working: Path) -> None:
     saved = checkpoint(working / "saved", fsdp=True)
     words = orl.words("--save", saved, "--num-gpus", "1")
     assert words[words.index("--load") + 1] == saved
 
 
-def test_reinforce_plus_plus_is_refused(orl: Orl) -> None:  # shows A20
+def test_reinforce_plus_plus_is_refused(orl: Orl) -> None:
     """miles asserts a trained token in every row, which a rollout that failed has not."""
     told = orl.refused("--", "--advantage-estimator", "reinforce_plus_plus")
     assert "reinforce_plus_plus_baseline" in told
@@ -240,10 +238,10 @@ def test_resumed_ppo_goes_on_with_its_critic(orl: Orl, working: Path) -> None:
     assert [words[place + 1] for place, word in enumerate(words) if word == "--critic-load"] == ["mine"]
 
 
-def test_turn_advantages_are_refused_by_miles(orl: Orl) -> None:  # shows A29
+def test_turn_advantages_are_refused_by_miles(orl: Orl) -> None:
     assert "remove `turn_advantages`" in orl.refused("--set", "turn_advantages=true")
 
 
-def test_miles_rollout_functions_of_v1_are_refused(orl: Orl, monkeypatch: pytest.MonkeyPatch) -> None:  # shows G13
+def test_miles_rollout_functions_of_v1_are_refused(orl: Orl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILES_USE_LEGACY_ROLLOUT_V1", "1")
     assert "MILES_USE_LEGACY_ROLLOUT_V1" in orl.refused()

@@ -49,7 +49,6 @@ async def test_10_a_group_with_a_failure_is_dropped_or_played_anew(handler: str,
     assert ({0, 1} <= seen) if handler == "retry" else len({0, 1, 2, 3} - seen) == 2
 
 
-# shows A19
 async def test_10_what_older_weights_played_is_too_stale(hosted: Hosted):
     """The engine plays with weights 1; the trainer has made version 3 of them, and bears one version between."""
     with hosted(hosting, **ASYNC, max_weight_staleness=1) as (host, server):
@@ -147,7 +146,6 @@ async def test_14_the_logs_are_in_miles_tracking_and_its_cache_is_ours(
     assert theirs["perf/non_generation_time/max"] == max(sample.non_generation_time for sample in flat(groups)) > 0
 
 
-# shows G13
 async def test_2c_the_class_api_masks_nothing_of_before(hosted: Hosted):
     with (
         pytest.raises(ValueError, match="MILES_USE_LEGACY_ROLLOUT_V1"),

@@ -12,7 +12,7 @@ from orl_rollout.gpus import gpu_usage
 from tests.kit.nvml import Driver, Gpu, driver
 
 
-def test_usage_of_each_gpu_and_over_all() -> None:  # shows F18
+def test_usage_of_each_gpu_and_over_all() -> None:
     with driver(Gpu("GPU-a", 80, 40.0), Gpu("GPU-b", 40, 10.5)), gpu_usage() as take:
         assert take() == {
             "gpu_utilization": pytest.approx(0.6),

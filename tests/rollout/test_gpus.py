@@ -14,7 +14,7 @@ from tests.kit import nvml
 from tests.kit.nvml import GIB, driver
 
 
-def test_memory_in_use_of_visible_gpus(monkeypatch: pytest.MonkeyPatch):  # shows G6
+def test_memory_in_use_of_visible_gpus(monkeypatch: pytest.MonkeyPatch):
     with driver(nvml.Gpu("GPU-a", gib=30), nvml.Gpu("GPU-b", None)):
         assert count_gpus() == 2
         assert gpu_memory() == (Gpu(total=80 * GIB, free=50 * GIB), Gpu(total=80 * GIB, free=80 * GIB))

@@ -53,7 +53,7 @@ def updates(draw: st.DrawFn) -> Sizes:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_parameters_are_within_a_twentieth_of_the_published_ones(name: str):  # shows A16 G19
+def test_parameters_are_within_a_twentieth_of_the_published_ones(name: str):
     config, published = PUBLISHED[name]
     assert shape_of(config).parameters / 1e9 == pytest.approx(published, rel=0.05)
 

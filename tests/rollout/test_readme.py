@@ -29,7 +29,7 @@ def test_every_module_is_named_in_the_table():
 
 
 @pytest.mark.parametrize("use", BLOCKS)
-def test_a_use_runs_as_it_stands(use: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # shows A44
+def test_a_use_runs_as_it_stands(use: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     build(template("qwen3")).save_pretrained(tmp_path / "Qwen" / "Qwen3-0.6B")
     assert "assert " in BLOCKS[use]

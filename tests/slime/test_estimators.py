@@ -42,7 +42,7 @@ def megatron(folder: Path, step: str) -> Path:
         ("ppo", True, False, True),
     ],
 )
-def test_estimator_sets_what_slime_needs(  # shows A20 F7
+def test_estimator_sets_what_slime_needs(
     capsys: pytest.CaptureFixture[str], python: str, estimator: str, normalised: bool, hooked: bool, roles: bool
 ) -> None:
     before = words_of(planning.planned(capsys, "slime", python, *SHAPE, "--advantage-estimator", estimator))
@@ -60,7 +60,6 @@ def test_own_advantage_function_replaces_ours(capsys: pytest.CaptureFixture[str]
     assert [words[place + 1] for place, word in enumerate(words) if word == ADVANTAGES] == ["mine.advantages"]
 
 
-# shows F19
 def test_ppo_needs_a_converted_model(capsys: pytest.CaptureFixture[str], python: str, working: Path) -> None:
     """slime's value head has a bias, which its reader of Hugging Face checkpoints does not know."""
     ppo = [*SHAPE, "--advantage-estimator", "ppo"]
@@ -101,7 +100,7 @@ def test_own_roles_need_a_folder_for_the_critic(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.slow
-def test_critic_is_saved_and_noted_beside_the_actor(  # shows F19
+def test_critic_is_saved_and_noted_beside_the_actor(
     monkeypatch: pytest.MonkeyPatch, python: str, working: Path
 ) -> None:
     (working / "config.yaml").write_text("environments: {Org/Env: {}}\n", encoding="utf-8")

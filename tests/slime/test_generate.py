@@ -42,7 +42,7 @@ STATUS = {
 
 
 @given(trajectory=trajectories)
-def test_every_ending_gives_a_well_formed_sample(trajectory: Trajectory):  # shows G3
+def test_every_ending_gives_a_well_formed_sample(trajectory: Trajectory):
     sample = Sample(tokens=[9, 9], response="stale", response_length=1, loss_mask=[1], rollout_log_probs=[-1.0])
     outcome = outcome_of(trajectory, environment(), NO_SECRETS)
     fill(sample, outcome, text_of=str)
@@ -62,7 +62,7 @@ def test_every_ending_gives_a_well_formed_sample(trajectory: Trajectory):  # sho
 
 
 @given(trajectory=stripped_trajectories)
-def test_stripped_reasoning_gives_samples_of_one_rollout(trajectory: Trajectory):  # shows A36
+def test_stripped_reasoning_gives_samples_of_one_rollout(trajectory: Trajectory):
     outcome = outcome_of(trajectory, environment(), NO_SECRETS)
     first = Sample(index=7, metadata={"task": 1})
     samples = split(first, outcome, text_of=str)

@@ -185,7 +185,7 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("folder", ["observability", "utils"])  # of slime's newest version, and of 0.3.1
-def test_metrics_are_in_the_tracking_of_each_version(  # shows G13
+def test_metrics_are_in_the_tracking_of_each_version(
     folder: str, logged: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     for name in ("logging_utils", "metric_utils"):

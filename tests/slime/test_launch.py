@@ -58,7 +58,6 @@ FULLY_ASYNC = ["--rollout-function-path", "slime.rollout.fully_async_rollout.gen
 
 
 @pytest.mark.parametrize("name", LINES)
-# shows A4 A10 A13 A19 B2 B3 B4 B6 B7 B13 B14 B15 B16 B18 B19 B20 B22 B23 B26 B29 E3 E4 E5 E7 E11 F4 F5 F6 F9 G17 G18
 def test_a_command_line_of_cookbook_and_tutorial_gives_the_golden_command(
     orl: Orl, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -95,7 +94,6 @@ def test_a_command_line_of_cookbook_and_tutorial_gives_the_golden_command(
         (["--", "--async-buffer-size", "4"], "ignore; use --update-weights-interval"),
     ],
 )
-# shows A22 A23 B4 B14 B26 E3 E5 F4 F5 F8 F10 G25
 def test_options_slime_mishandles_are_refused_with_advice(orl: Orl, argv: list[str], told: str) -> None:
     assert told in orl.refused(*argv)
 
@@ -127,7 +125,6 @@ OPTIMIZER = {
         ([word for pair in OPTIMIZER.items() for word in pair], OPTIMIZER),
     ],
 )
-# shows A10 A23 B8 B9 B10 B11 B12 B17 B18 C2
 def test_options_have_their_values(orl: Orl, argv: list[str], values: dict[str, str]) -> None:
     words = orl.words(*argv)
     assert {option: words[words.index(option) + 1] for option in values} == values
@@ -169,7 +166,6 @@ def checkpoint(folder: Path, model_type: str = "qwen3") -> Path:
     return folder
 
 
-# shows F21
 def test_several_nodes_without_a_cluster_are_told_how_to_start_one(orl: Orl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "never-shown")
     plan = orl.planned("--actor-nodes", "2", "--num-gpus", "8")
@@ -179,7 +175,7 @@ def test_several_nodes_without_a_cluster_are_told_how_to_start_one(orl: Orl, mon
     assert "RAY_ADDRESS=FIRST:6379 orl train" in plan
 
 
-def test_nodes_of_the_engines_are_counted(orl: Orl) -> None:  # shows F21
+def test_nodes_of_the_engines_are_counted(orl: Orl) -> None:
     divided = ("--num-gpus", "8", "--actor-gpus", "8", "--rollout-gpus", "16")
     plan = orl.planned("--async", "--actor-nodes", "2", *divided)
     assert "the run needs 32 GPUs, 8 on a node. Ask for fewer, or start a Ray cluster of 4 nodes" in plan
@@ -202,7 +198,6 @@ def test_fully_async_run_evaluates_by_the_other_function(orl: Orl, working: Path
     assert "--eval-function-path a.b" in own
 
 
-# shows A19
 def test_fully_async_run_of_newest_slime_filters_and_evaluates(orl: Orl, working: Path) -> None:
     """It does not evaluate if it plays on several nodes, and its queue stores no advantages of turns."""
     newest = working.parent / "newest"
@@ -223,7 +218,7 @@ def test_fully_async_run_of_newest_slime_filters_and_evaluates(orl: Orl, working
 
 
 @pytest.mark.slow
-def test_reward_function_is_loaded_by_trainers_python(orl: Orl, working: Path) -> None:  # shows A17 F13
+def test_reward_function_is_loaded_by_trainers_python(orl: Orl, working: Path) -> None:
     """The trainer's Python may have other modules than this one; the working folder is searched in both."""
     named = ["--set", "reward=own_rewards_of_slime:score"]
     assert "`own_rewards_of_slime`" in orl.refused(*named)
@@ -232,7 +227,7 @@ def test_reward_function_is_loaded_by_trainers_python(orl: Orl, working: Path) -
 
 
 @pytest.mark.slow
-def test_turn_advantages_reach_slime_or_are_refused(orl: Orl) -> None:  # shows G10
+def test_turn_advantages_reach_slime_or_are_refused(orl: Orl) -> None:
     turns = ["--set", "turn_advantages=true"]
     words = orl.words(*turns)
     assert words[words.index("--custom-advantage-function-path") + 1] == "orl_slime.advantages.turn_advantages"
@@ -241,7 +236,7 @@ def test_turn_advantages_reach_slime_or_are_refused(orl: Orl) -> None:  # shows 
     assert "`turn_advantages` sets it" in orl.refused(*turns, *own)
 
 
-def test_custom_reward_path_scores_plain_rows_alone(orl: Orl, working: Path) -> None:  # shows A17 F13
+def test_custom_reward_path_scores_plain_rows_alone(orl: Orl, working: Path) -> None:
     own = ["--", "--custom-rm-path", "mine.rm"]
     assert "--custom-rm-path scores plain rows" in orl.refused(*own)
     (working / "rows.jsonl").write_text('{"prompt": "?", "label": "1"}\n', encoding="utf-8")
@@ -249,14 +244,14 @@ def test_custom_reward_path_scores_plain_rows_alone(orl: Orl, working: Path) -> 
     assert words[words.index("--custom-rm-path") + 1] == "mine.rm"
 
 
-def test_unplayable_task_file_is_refused_before_gpu_request(orl: Orl, working: Path) -> None:  # shows B21
+def test_unplayable_task_file_is_refused_before_gpu_request(orl: Orl, working: Path) -> None:
     (working / "tasks.jsonl").write_text('{"prompt": "?", "label": "", "metadata": {"env_name": "a/B"}}\n')
     told = orl.refused("--task-data", "tasks.jsonl")
     assert "tasks.jsonl:1: its metadata is no task of `orl prepare`" in told
 
 
 @pytest.mark.slow
-def test_divided_gpus_are_counted_together(orl: Orl, monkeypatch: pytest.MonkeyPatch) -> None:  # shows A13 A31 G22
+def test_divided_gpus_are_counted_together(orl: Orl, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray would wait for ever for what is not there."""
     monkeypatch.setenv("STAND_IN_GPUS", "8")
     divided = ["--actor-gpus", "4", "--rollout-gpus", "4"]
@@ -270,7 +265,7 @@ def test_divided_gpus_are_counted_together(orl: Orl, monkeypatch: pytest.MonkeyP
     assert "the run needs" not in orl.planned(*divided)
 
 
-def test_gpus_that_others_use_are_left_out(orl: Orl, monkeypatch: pytest.MonkeyPatch) -> None:  # shows G6
+def test_gpus_that_others_use_are_left_out(orl: Orl, monkeypatch: pytest.MonkeyPatch) -> None:
     def taken(*argv: str) -> tuple[str, bool]:
         plan = orl.planned(*ANY, *argv)
         words = words_of(plan)
@@ -306,11 +301,11 @@ def test_memory_is_compared_with_the_gpus_that_are_found(
 @pytest.mark.parametrize(
     ("version", "closable"), [("2.51.1", False), ("2.52.0", True), ("3.0.0.dev0", True), ("", True)]
 )
-def test_ray_without_the_token_starts_no_cluster(version: str, closable: bool) -> None:  # shows G21
+def test_ray_without_the_token_starts_no_cluster(version: str, closable: bool) -> None:
     assert (unclosable(version) == []) == closable
 
 
-def test_run_starts_at_step_0_or_resumes_from_training(orl: Orl, working: Path) -> None:  # shows A14
+def test_run_starts_at_step_0_or_resumes_from_training(orl: Orl, working: Path) -> None:
     """slime takes a `--load` with a tracker for the run's own, which would skip the first step and evaluation."""
     tracker = working / "converted" / "latest_checkpointed_iteration.txt"
     for step in ("release", "iter_0000020"):
@@ -325,7 +320,7 @@ def test_run_starts_at_step_0_or_resumes_from_training(orl: Orl, working: Path) 
         assert "load" not in plan.partition("\n# ")[2]
 
 
-def test_what_stands_after_the_dashes_counts_in_what_orl_works_out(orl: Orl, working: Path) -> None:  # shows B5
+def test_what_stands_after_the_dashes_counts_in_what_orl_works_out(orl: Orl, working: Path) -> None:
     plan = orl.planned("--max-context-len", "9000", "--", "--max-tokens-per-gpu", "9216", "--save", "kept")
     words = words_of(plan)
     assert words[words.index("--rollout-max-context-len") + 1] == "9000"
@@ -341,7 +336,7 @@ def test_checkpoint_of_fsdp_names_its_conversion(orl: Orl) -> None:
 
 
 @pytest.mark.slow
-def test_resume_folder_without_checkpoint_prevents_start(orl: Orl, working: Path) -> None:  # shows A14 E6
+def test_resume_folder_without_checkpoint_prevents_start(orl: Orl, working: Path) -> None:
     """slime would start anew, and end on the GPUs at a checkpoint that lacks its step."""
     model = str(checkpoint(working / "model"))
     before = working / "runs" / "before" / "checkpoint"
@@ -366,7 +361,6 @@ def test_what_the_command_serves_itself_needs_no_key(orl: Orl, working: Path) ->
     assert "OPENREWARD_API_KEY" not in orl.planned(config=str(served))
 
 
-# shows B24 B25 C5
 def test_checkouts_come_first_on_the_search_path(orl: Orl, monkeypatch: pytest.MonkeyPatch, working: Path) -> None:
     (working / "lm" / "megatron").mkdir(parents=True)
     monkeypatch.setenv("PYTHONPATH", "/inherited")
@@ -376,7 +370,7 @@ def test_checkouts_come_first_on_the_search_path(orl: Orl, monkeypatch: pytest.M
     assert "--slime-path" in orl.refused("--slime-path", "lm")
 
 
-def test_without_a_trainer_the_command_is_shown(capsys: pytest.CaptureFixture[str], working: Path) -> None:  # shows G20
+def test_without_a_trainer_the_command_is_shown(capsys: pytest.CaptureFixture[str], working: Path) -> None:
     assert main(["train", "slime", "--config", WHODUNIT, "--name", "run", "--dry-run", "--lr", "5e-6"]) == 1
     plan = capsys.readouterr().out
     words = words_of(plan)
@@ -387,7 +381,6 @@ def test_without_a_trainer_the_command_is_shown(capsys: pytest.CaptureFixture[st
     assert not (working / "runs" / "run").exists()
 
 
-# shows G20
 def test_without_slime_checkpoints_are_checked_all_the_same(capsys: pytest.CaptureFixture[str], working: Path) -> None:
     (working / "empty").mkdir()
     hugging_face(working / "model")
@@ -413,7 +406,7 @@ def test_slime_that_reads_no_routing_replays_none(orl: Orl, tmp_path: Path) -> N
     assert replay not in orl.words("--slime-path", str(old))
 
 
-def test_asked_wandb_without_a_key_is_offline(orl: Orl, working: Path) -> None:  # shows A15 B23 F17
+def test_asked_wandb_without_a_key_is_offline(orl: Orl, working: Path) -> None:
     plan = orl.planned("--wandb-project", "mine", "--tensorboard")
     words = words_of(plan)
     after = {name: words[words.index(name) + 1] for name in ("--wandb-project", "--wandb-group", "--wandb-mode")}
@@ -425,12 +418,12 @@ def test_asked_wandb_without_a_key_is_offline(orl: Orl, working: Path) -> None: 
     assert "wandb login" in orl.refused("--wandb-mode", "online")
 
 
-def test_a_model_folder_that_is_absent_is_named(orl: Orl) -> None:  # shows B2
+def test_a_model_folder_that_is_absent_is_named(orl: Orl) -> None:
     told = "# it would not start on this machine: --model ./none: no such folder"
     assert told in orl.planned("--model", "./none", "--model-args", "qwen3-0.6B")
 
 
-def test_named_cluster_is_joined(orl: Orl, monkeypatch: pytest.MonkeyPatch) -> None:  # shows A28
+def test_named_cluster_is_joined(orl: Orl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "http://head.example:8265")
     plan = orl.planned()
     assert "GPUs but the run needs" not in plan

@@ -32,7 +32,7 @@ def values_of(attempts: list[list[str]], option: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
-def test_run_without_gpu_memory_recovers_with_less(  # shows A16 A18 E12 G17 G19
+def test_run_without_gpu_memory_recovers_with_less(
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
@@ -143,7 +143,7 @@ def test_cluster_lacking_a_secret_is_refused_before_start(
 
 
 @pytest.mark.slow
-def test_a_missing_variable_keeps_a_cluster_of_our_own_from_starting(  # shows B27
+def test_a_missing_variable_keeps_a_cluster_of_our_own_from_starting(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str, working: Path
 ) -> None:
     monkeypatch.setenv("STAND_IN_GPUS", "1")

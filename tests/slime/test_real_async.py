@@ -78,7 +78,6 @@ def working(host: Any, *, limit: int = 0) -> Iterator[Source]:
             assert not worker.worker_thread.is_alive()
 
 
-# shows A19
 async def test_10_two_loops_have_own_clients_and_aborted_is_reset(hosted: Hosted, tmp_path: Path):
     with (
         hosted(hosting, [Fault(kind=FaultKind.HANG, at=0)], **ASYNC, rollout_batch_size=1) as (host, server),
@@ -105,7 +104,6 @@ async def test_10_two_loops_have_own_clients_and_aborted_is_reset(hosted: Hosted
     assert len(evaluated["held_out"]["rewards"]) == 16
 
 
-# shows A19
 async def test_10_a_filter_is_obeyed_where_our_probe_says_so(hosted: Hosted):
     """An older slime does not, and the launcher refuses the option: without signal, the group trains."""
     refusal = Fault(kind=FaultKind.STATUS, status=400, message="no", at=0)

@@ -45,7 +45,7 @@ def by_slime(args: Any, samples: list[Any]) -> tuple[list[float], list[float]]:
 
 @pytest.mark.parametrize("scaled", [True, False])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_on_even_groups_rewards_are_what_slime_makes_of_them(estimator: str, scaled: bool):  # shows F7
+def test_on_even_groups_rewards_are_what_slime_makes_of_them(estimator: str, scaled: bool):
     samples = batch([REWARDS[:3], REWARDS[3:]])
     args = arguments(
         advantage_estimator=estimator,
@@ -61,7 +61,7 @@ def test_on_even_groups_rewards_are_what_slime_makes_of_them(estimator: str, sca
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS[:4])
-def test_on_uneven_groups_a_group_is_compared_with_itself_alone(estimator: str):  # shows A41
+def test_on_uneven_groups_a_group_is_compared_with_itself_alone(estimator: str):
     samples = batch([REWARDS[:2], REWARDS[2:]])
     args = arguments(advantage_estimator=estimator, n_samples_per_prompt=3, rollout_batch_size=2, reward_key=None)
     _, rewards = post_process(args, samples)

@@ -54,7 +54,6 @@ def node(folder: Path, url: str, config: dict[str, Any], **changes: Any) -> Iter
         process.wait()
 
 
-# shows A19
 async def test_two_nodes_leave_one_run_and_a_third_ends_its_own(environment: str, checkpoint: Path, tmp_path: Path):
     """Journal, turns and metrics know every rollout once, with slime's number of the batch."""
     run = tmp_path / "run"

@@ -104,7 +104,7 @@ def test_a_secret_is_in_the_environment_of_an_actor_and_nowhere_else(tmp_path: P
     assert not temporary.exists()
 
 
-def test_existing_cluster_is_used_only_if_all_nodes_qualify(tmp_path: Path):  # shows G5 G21
+def test_existing_cluster_is_used_only_if_all_nodes_qualify(tmp_path: Path):
     log, lacking = tmp_path / "ray.log", "ORL_TEST_OTHER"
     with ray_cluster(sys.executable, environment(**{NAME: VALUE}), gpus=0, log=log, needs=RequiredEnv()) as theirs:
         own = theirs | {lacking: "set here, which helps nobody"}
@@ -145,7 +145,6 @@ print(json.dumps(ray.get(shown.remote(sys.argv[1:]))))
 """
 
 
-# shows F21
 def test_workers_of_an_existing_cluster_get_the_trainers_variables(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     """That cluster was started with none of them. A path is the user's own, and the job's is of `ray job submit`."""
     needs = RequiredEnv(settings={"QUEUES": "1"}, gpus=2)
@@ -199,7 +198,7 @@ def started(python: str, tmp_path: Path) -> Iterator[Callable[..., subprocess.Po
         process.wait(SECONDS)
 
 
-def test_two_runs_on_one_machine_do_not_meet_and_each_ends_alone(started: Any, tmp_path: Path):  # shows A28 G4
+def test_two_runs_on_one_machine_do_not_meet_and_each_ends_alone(started: Any, tmp_path: Path):
     """One is interrupted from the keyboard, the other told to end by a scheduler."""
     runs = {name: started(name) for name in ("one", "other")}
     seen = {name: tmp_path / "runs" / name / "seen.json" for name in runs}

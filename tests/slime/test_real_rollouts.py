@@ -80,7 +80,7 @@ async def test_a_row_that_slime_cannot_play_does_not_end_the_job(hosted: Hosted,
     assert [any(mask) for mask in data["loss_masks"]] == [True, True, False, False]
 
 
-async def test_tasks_of_the_cookbook_play_and_train(hosted: Hosted, tmp_path: Path):  # shows D15
+async def test_tasks_of_the_cookbook_play_and_train(hosted: Hosted, tmp_path: Path):
     """slime hands over the text of their metadata as it is."""
     path = episode.make_tasks(tmp_path / "tasks.jsonl", 2)
     rows = [cookbook_row(msgspec.json.decode(line, type=TaskRow).metadata) for line in path.read_bytes().splitlines()]

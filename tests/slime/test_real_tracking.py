@@ -55,9 +55,7 @@ async def tracked(hosted: Hosted, **changes: Any) -> None:
         tracking.finish_tracking(host.args)
 
 
-async def test_metrics_of_an_environment_are_in_wandbs_offline_files(  # shows A15 E8 E9
-    hosted: Hosted, tmp_path: Path
-):
+async def test_metrics_of_an_environment_are_in_wandbs_offline_files(hosted: Hosted, tmp_path: Path):
     await tracked(hosted, **WANDB, wandb_dir=str(tmp_path / "tracked"))
     importlib.import_module("wandb").teardown()  # W&B's own process writes the end of a finished run
     files = list((tmp_path / "tracked").rglob("*.wandb"))
@@ -73,9 +71,7 @@ async def test_metrics_of_an_environment_are_in_wandbs_offline_files(  # shows A
     assert not any(KEY.encode() in path.read_bytes() for path in left)
 
 
-async def test_metrics_of_an_environment_are_in_tensorboards_event_files(  # shows F17
-    hosted: Hosted, tmp_path: Path
-):
+async def test_metrics_of_an_environment_are_in_tensorboards_event_files(hosted: Hosted, tmp_path: Path):
     await tracked(hosted, **TENSORBOARD)
     of_slime("slime.observability.tensorboard_utils._TensorboardAdapter")(None).finish()
     reading: Any = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")

@@ -110,7 +110,7 @@ def test_plan_tells_what_a_run_would_do(server: Served, checkpoint: Path, tmp_pa
     assert server.server.draws == []
 
 
-def test_tensorboard_has_the_metrics(server: Served, checkpoint: Path, tmp_path: Path):  # shows E8 F17
+def test_tensorboard_has_the_metrics(server: Served, checkpoint: Path, tmp_path: Path):
     run = run_at(server, tmp_path / "run", checkpoint, held_out=2, num_rollout=1, tensorboard=True)
     trained(run)
     events = EventAccumulator(str(run.folder / "tensorboard")).Reload()
@@ -121,9 +121,7 @@ def test_tensorboard_has_the_metrics(server: Served, checkpoint: Path, tmp_path:
 
 
 @pytest.mark.slow
-def test_wandb_has_the_metrics(  # shows A15 E8
-    server: Served, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_wandb_has_the_metrics(server: Served, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name, value in {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "NETRC": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
     run = run_at(server, tmp_path / "run", checkpoint, num_rollout=1, wandb_project="p")

@@ -58,7 +58,7 @@ BOTH = [("slime", "hf"), ("slime", "megatron"), ("miles", "hf"), ("miles", "mega
 
 
 @pytest.mark.parametrize(("trainer", "source"), BOTH, indirect=["trainer"])
-def test_command_is_shown_without_the_trainer(convert: Convert, source: str) -> None:  # shows A22 F20 G24
+def test_command_is_shown_without_the_trainer(convert: Convert, source: str) -> None:
     convert.assert_golden(f"convert_{source}_without_{convert.trainer}", convert.shown(*COMMANDS[source]))
 
 

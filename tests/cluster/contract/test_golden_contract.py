@@ -38,7 +38,7 @@ def test_slime_accepts_the_golden_command_line(name: str, model: Path, tmp_path:
 
 @pytest.mark.miles
 @pytest.mark.parametrize("name", [name for name in MILES if name not in MEGATRON])
-def test_fsdp_accepts_the_golden_command_line(name: str, model: Path, tmp_path: Path):  # shows E16
+def test_fsdp_accepts_the_golden_command_line(name: str, model: Path, tmp_path: Path):
     args = parse(golden_words(MILES[name], tmp_path, model, first="--train-backend"))
     assert args.ft_components == ["rollout"]
     assert args.sglang_enable_deterministic_inference == args.deterministic_mode == (name == "true_on_policy")

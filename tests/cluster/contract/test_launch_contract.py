@@ -24,7 +24,7 @@ def trainer(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-def test_own_generate_function_plays_plain_rows_alone(orl: Orl) -> None:  # shows F12
+def test_own_generate_function_plays_plain_rows_alone(orl: Orl) -> None:
     model = ["--model", "Qwen/Qwen3-4B", *(["--megatron-ckpt", "./megatron-ckpt/"] if orl.trainer == "slime" else [])]
     scored = ["--rm-type", "math"] if orl.trainer == "slime" else []
     argv = [*model, "--", "--custom-generate-function-path", "custom_generate.generate", *scored]
@@ -92,7 +92,7 @@ def test_default_that_would_overrule_an_option_is_left_out(orl: Orl, argv: list[
 
 
 @pytest.mark.slow
-def test_flags_in_the_file_and_on_the_command_line_give_one_command(orl: Orl) -> None:  # shows A26 F11
+def test_flags_in_the_file_and_on_the_command_line_give_one_command(orl: Orl) -> None:
     flags = orl.working / "flags.yaml"
     told = 'flags: {"--use-kl-loss": true, kl_loss_coef: 0.01, "--rollout-shuffle": false, "--eps-clip": 0.3}'
     text = Path(WHODUNIT).read_text(encoding="utf-8")
@@ -119,7 +119,7 @@ REPLAY = "--use-rollout-routing-replay"
 OF_MIXTURES = ["--use-tis", "--sequence-parallel", REPLAY]  # the model that is not named is one
 
 
-def test_mixture_replays_routing_and_corrects_importance(orl: Orl) -> None:  # shows A4
+def test_mixture_replays_routing_and_corrects_importance(orl: Orl) -> None:
     assert {*OF_MIXTURES} <= {*orl.words(*MEGATRON)}
     assert not {*OF_MIXTURES} & {*orl.words(*MEGATRON, *DENSE)}
     off = [word for name in OF_MIXTURES for word in ("--set", f"trainer.flags.{name.removeprefix('--')}=false")]

@@ -35,9 +35,7 @@ QUESTION = "A number of 100 to 111?"
 
 
 @pytest.mark.parametrize(("inside", "case"), [param(one, case, id=case.name) for one in BOTH for case in one.cases])
-async def test_a_case_of_the_contract(  # shows G3
-    inside: Inside, case: Case, hosted: Hosted, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_case_of_the_contract(inside: Inside, case: Case, hosted: Hosted, monkeypatch: pytest.MonkeyPatch):
     if "bug" in case.name:
         break_once(monkeypatch)
     config = configuration(case, hosted.environment)
@@ -51,9 +49,7 @@ async def test_a_case_of_the_contract(  # shows G3
 
 
 @by_trainer
-async def test_1b_a_rollout_stays_on_its_engine_and_trains_as_it_was_sampled(  # shows A4
-    inside: Inside, hosted: Hosted
-):
+async def test_1b_a_rollout_stays_on_its_engine_and_trains_as_it_was_sampled(inside: Inside, hosted: Hosted):
     with hosted(inside.hosting) as (host, server):
         groups, data = await step(host)
         requests = list(server.requests)
@@ -78,7 +74,7 @@ async def test_1b_a_rollout_stays_on_its_engine_and_trains_as_it_was_sampled(  #
         param(MILES, False, 8, id="2 with a limit of sessions"),
     ],
 )
-async def test_2_an_aborted_episode_goes_on_with_its_tokens(  # shows A18 E14
+async def test_2_an_aborted_episode_goes_on_with_its_tokens(
     inside: Inside, masked: bool, limit: int | None, hosted: Hosted
 ):
     """A session starts clean if old tokens are to be masked, or if it would take another's place."""
@@ -116,9 +112,7 @@ async def test_2b_without_partial_rollouts_what_is_aborted_is_dropped(inside: In
 
 
 @by_trainer
-async def test_6b_uneven_groups_keep_their_own_baseline(  # shows A41
-    inside: Inside, hosted: Hosted
-):
+async def test_6b_uneven_groups_keep_their_own_baseline(inside: Inside, hosted: Hosted):
     """A winner thinks twice: a rollout that wins is two samples, one that gives up is one."""
     with hosted(inside.hosting, thinks=True, config={"thinking": "strip"}) as (host, _):
         groups, data = await step(host)
@@ -138,7 +132,7 @@ def mix(path: Path, prompt: Any) -> Path:
 
 @pytest.mark.parametrize(("thinking", "chat"), [(False, False), ("strip", False), (False, True)])
 @by_trainer
-async def test_plain_and_chat_rows_use_the_trainers_rollout_and_reward(  # shows A24 F1 F2
+async def test_plain_and_chat_rows_use_the_trainers_rollout_and_reward(
     inside: Inside, thinking: Any, chat: bool, hosted: Hosted, tmp_path: Path
 ):
     messages = [{"role": "user", "content": QUESTION}]
@@ -174,9 +168,7 @@ def indices(groups: list[list[Any]]) -> list[int]:
 
 
 @by_trainer
-async def test_own_data_source_and_buffer_filter_feed_rollouts(  # shows A24 F14
-    inside: Inside, hosted: Hosted
-):
+async def test_own_data_source_and_buffer_filter_feed_rollouts(inside: Inside, hosted: Hosted):
     own = {"data_source_path": "LastFirst", "buffer_filter_path": "newest_first"}
     flags: dict[str, Any] = {name: f"tests.slime.sources.{value}" for name, value in own.items()}
     with hosted(inside.hosting, **flags) as (host, _):
@@ -191,7 +183,7 @@ async def test_own_data_source_and_buffer_filter_feed_rollouts(  # shows A24 F14
 
 @pytest.mark.parametrize("thinking", [False, "strip"])
 @by_trainer
-async def test_a_group_without_signal_is_dropped_and_another_takes_its_place(  # shows A18 E15
+async def test_a_group_without_signal_is_dropped_and_another_takes_its_place(
     inside: Inside, thinking: Any, hosted: Hosted
 ):
     flags: dict[str, Any] = {"dynamic_sampling_filter_path": f"orl_{inside.name}.hooks.has_signal"}
@@ -225,9 +217,7 @@ async def test_a_dead_environment_ends_the_run_whatever_the_filter_drops(
 
 @pytest.mark.parametrize("thinking", [False, "strip"])
 @by_trainer
-async def test_8_an_evaluation_counts_every_rollout_once(  # shows F15
-    inside: Inside, thinking: Any, hosted: Hosted, tmp_path: Path
-):
+async def test_8_an_evaluation_counts_every_rollout_once(inside: Inside, thinking: Any, hosted: Hosted, tmp_path: Path):
     flags: dict[str, Any] = {
         "custom_rm_path": f"orl_{inside.name}.hooks.reward",
         "eval_prompt_data": ["held_out", episode.make_tasks(tmp_path / "held_out.jsonl", 8)],
@@ -243,13 +233,11 @@ async def test_8_an_evaluation_counts_every_rollout_once(  # shows F15
 
 
 @by_trainer
-# shows A32 G14
 async def test_hanging_engine_is_killed_and_rollouts_go_on(inside: Inside, monkeypatch: pytest.MonkeyPatch):
     await hold_that_a_hanging_engine_is_replaced(inside.of(f"{inside.name}.utils.health_monitor"), monkeypatch)
 
 
 @by_trainer
-# shows A22 F20 G24
 def test_weights_come_back_by_the_trainers_tool(inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """From Hugging Face to Megatron the tools need a GPU, and are not shown here."""
     monkeypatch.chdir(tmp_path)

@@ -95,7 +95,7 @@ def test_golden_opening_and_extensions(name: str) -> None:
 @every_family
 @given(data=st.data(), first=harmless)
 @few
-def test_extensions_end_the_full_rendering(name: str, data: st.DataObject, first: str) -> None:  # shows A34
+def test_extensions_end_the_full_rendering(name: str, data: st.DataObject, first: str) -> None:
     """Appended ids are those that the template prints at the end of the whole conversation, id by id."""
     made, tok = renderer(name), tokenizer(name)
     history, before = [text_message("user", first)], 0

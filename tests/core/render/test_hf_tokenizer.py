@@ -73,7 +73,7 @@ def test_stop_tokens_are_added_tokens(tmp_path: Path) -> None:
         load_tokenizer(tmp_path, stop_tokens=["<|im_ends|>"])
 
 
-def test_thinking_reaches_the_template(tmp_path: Path) -> None:  # shows D9
+def test_thinking_reaches_the_template(tmp_path: Path) -> None:
     saved(tmp_path)
     prompts = [
         load_tokenizer(tmp_path, thinking=thinking).apply_chat_template(USER, tools=None, add_generation_prompt=True)

@@ -34,7 +34,7 @@ def followed(name: str, messages: tuple[Message, ...], *added: str) -> str:
 
 
 @pytest.mark.parametrize("name", STYLES)
-def test_plain_style_is_certified_if_it_takes_a_system(name: str) -> None:  # shows D8
+def test_plain_style_is_certified_if_it_takes_a_system(name: str) -> None:
     if not STYLES[name].system:
         with pytest.raises(RenderError, match="system message"):
             plain_renderer(name)

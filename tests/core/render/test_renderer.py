@@ -63,7 +63,7 @@ def test_an_opening_of_harmless_text_is_the_templates_own(
     assert renderer_of(name).open(tuple(messages), (spec,)) == tuple(expected)
 
 
-def test_an_image_is_refused_by_its_place() -> None:  # shows A39
+def test_an_image_is_refused_by_its_place() -> None:
     image = ImageBlock(data="aGk=", mime_type="image/png")
     shown = Message(role="tool", name="look", content=(TextBlock(text="See:"), image))
     with pytest.raises(RenderError, match=r"block 1 of message 0 \(tool `look`\) is an image \(image/png\)"):
@@ -86,7 +86,7 @@ def test_lone_surrogates_are_replaced() -> None:
     assert renderer.cut("a\ud800b", 100) == "a\ufffdb"
 
 
-def test_a_system_prompt_template_replaces_the_templates_tools() -> None:  # shows D8
+def test_a_system_prompt_template_replaces_the_templates_tools() -> None:
     tok = tokenizer("qwen3")
     renderer = Renderer(
         tok, system_prompt_template="Tools, one {{line}} each:\n{tools}\nCall: <tool_call>…</tool_call>"

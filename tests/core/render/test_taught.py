@@ -40,7 +40,7 @@ def qwen(source: str) -> HFTokenizer:
 
 
 @pytest.mark.parametrize("name", rows(sorted(FAMILIES.keys() - set(NO_SYSTEM_MESSAGE))))
-def test_taught_hermes_is_read_by_every_family(name: str) -> None:  # shows A6 D8
+def test_taught_hermes_is_read_by_every_family(name: str) -> None:
     made, tok = taught(name), tokenizer(name)
     assert made.tool_format == "hermes"
     assert made.certificate.passed

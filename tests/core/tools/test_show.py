@@ -118,7 +118,7 @@ def test_for_a_chat_template() -> None:
     assert second["function"]["parameters"] == {"type": "object", "properties": {}}
 
 
-def test_for_a_system_prompt_one_json_a_line_in_the_given_order() -> None:  # shows D8
+def test_for_a_system_prompt_one_json_a_line_in_the_given_order() -> None:
     assert for_system_prompt(ASKED) == (
         '{"name": "ask", "arguments_schema": {"type": "object", "properties": {"z": {"type": "string"}, '
         '"a": {"type": "integer"}}, "required": ["z"]}, "description": "Ask, “politely”."}\n'

@@ -77,7 +77,7 @@ async def test_odd_configuration_spoils_its_own_run_alone(runs: Path, config: st
             outline_of(await answer.text())
 
 
-async def test_every_kind_of_run_has_its_pages(runs: Path) -> None:  # shows A43
+async def test_every_kind_of_run_has_its_pages(runs: Path) -> None:
     before = files_in(runs)
     async with viewed(runs) as client:
         listed = await (await client.get(f"/{TOKEN}/")).text()

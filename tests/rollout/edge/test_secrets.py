@@ -16,7 +16,7 @@ def config_of(secrets=None, own=None):
     return decode_config({"environments": {"a/b": {"secrets": own or {}}}, "secrets": secrets or {}}, "test")
 
 
-def test_values_come_from_the_configuration_or_the_process(monkeypatch):  # shows A7 D7 E2
+def test_values_come_from_the_configuration_or_the_process(monkeypatch):
     monkeypatch.setenv("exact_name", "one")
     monkeypatch.setenv("SHOUTED", "two")
     hosted = {"value": None, "hosts": ["x.example"]}
@@ -30,7 +30,7 @@ def test_values_come_from_the_configuration_or_the_process(monkeypatch):  # show
     }
 
 
-def test_a_secret_without_a_value_is_left_out(monkeypatch):  # shows D7
+def test_a_secret_without_a_value_is_left_out(monkeypatch):
     monkeypatch.delenv("NOT_THERE", raising=False)
     config = config_of({"given": "four"}, {"not_there": None})
     assert resolve_secrets(config, "a/b") == {"given": Secret(value="four")}
@@ -39,7 +39,7 @@ def test_a_secret_without_a_value_is_left_out(monkeypatch):  # shows D7
 
 
 @pytest.mark.parametrize("empty", ["", {"value": "", "hosts": ["x.example"]}])
-def test_an_empty_value_takes_a_secret_away(monkeypatch, empty):  # shows D7
+def test_an_empty_value_takes_a_secret_away(monkeypatch, empty):
     monkeypatch.setenv("SHARED", "from-outside")
     for config in (config_of({"shared": "four"}, {"shared": empty}), config_of({"shared": empty})):
         assert resolve_secrets(config, "a/b") == {}

@@ -20,7 +20,7 @@ def events(trajectory, config=CONFIG, **changes):
     return list(events_of(structs.replace(entry_of(trajectory), **changes), config))
 
 
-def test_a_rollout_in_the_platforms_form():  # shows D10 E10
+def test_a_rollout_in_the_platforms_form():
     start, *messages, update, last = events(trajectory_of("nul\0 and \ud800"))
     assert start == {
         "eventType": "rollout",
@@ -105,7 +105,7 @@ def system_message(template, *opening):
     return [event["content"] for event in found if event.get("type") == "system_message"]
 
 
-def test_system_prompt_is_sent_once_with_the_tools():  # shows A5 E10
+def test_system_prompt_is_sent_once_with_the_tools():
     listed = for_system_prompt((ToolSpec(name="say", description="Say it."),))
     asked, system = text_message("user", "Go."), text_message("system", "Be brief.")
     assert system_message(None, asked) == [listed]
@@ -114,7 +114,7 @@ def test_system_prompt_is_sent_once_with_the_tools():  # shows A5 E10
     assert system_message("Use {tools}!", system, asked) == [f"Use {listed}!\n\nBe brief."]
 
 
-def test_nudges_and_metadata_of_results_are_sent():  # shows A5
+def test_nudges_and_metadata_of_results_are_sent():
     trajectory = trajectory_of(turns=2)
     result = structs.replace(trajectory.turns[0].results[0], metadata={"grader": {"score": 3, "note": None}})
     first = structs.replace(trajectory.turns[0], results=(result,), nudge="Go on.")

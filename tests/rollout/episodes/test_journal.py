@@ -47,7 +47,7 @@ async def test_a_file_that_has_grown_large_is_followed_by_the_next(tmp_path):
     assert [entry.key for entry in read_journal(tmp_path)] == keys
 
 
-def test_an_entry_survives_the_death_of_the_process(tmp_path):  # shows A5
+def test_an_entry_survives_the_death_of_the_process(tmp_path):
     program = f"""
 import asyncio, os, signal
 from tests.kit.journalled import outcome

@@ -30,7 +30,7 @@ def trajectories(*keys):
 
 
 @pytest.mark.slow
-async def test_what_is_recorded_is_sent_while_the_run_goes_on(tmp_path, platform):  # shows E10
+async def test_what_is_recorded_is_sent_while_the_run_goes_on(tmp_path, platform):
     with Uploader(tmp_path, config_of()), Journal(tmp_path, file_bytes=2_000) as journal:
         for number in range(5):
             await journal.record(outcome(key=f"r{number}"))

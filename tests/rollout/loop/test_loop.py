@@ -45,7 +45,7 @@ async def test_1_a_prompt_over_budget_is_max_tokens_without_a_turn():
     assert (trajectory.stop_reason, trajectory.turns, engine.requests) == (StopReason.MAX_TOKENS, (), [])
 
 
-async def test_1_the_three_budgets_are_separate():  # shows G7
+async def test_1_the_three_budgets_are_separate():
     script = [say(call()), say(call()), say(call())]
     size = len(script[0].token_ids)
     engine = ScriptedEngine(script)
@@ -128,7 +128,6 @@ async def test_2_a_stop_token_at_the_very_limit_is_a_complete_action():
         ('<tool_call>\n{"name": "act", "arguments": {"x":', FailureKind.UNCLOSED, "Error"),
     ],
 )
-# shows A38 D16
 async def test_3_a_wrong_call_is_answered_and_the_rollout_goes_on(text: str, kind: FailureKind, words: str):
     engine = ScriptedEngine([say(text), say(call())])
     session = session_of(result(finished=True, reward=1.0))
@@ -139,7 +138,7 @@ async def test_3_a_wrong_call_is_answered_and_the_rollout_goes_on(text: str, kin
     assert len(session.calls) == 1
 
 
-async def test_3_max_invalid_in_a_row_end_the_rollout():  # shows D6
+async def test_3_max_invalid_in_a_row_end_the_rollout():
     script = [say(call(name="fly")), say(call(name="fly")), say(call()), *[say(call(name="fly"))] * 3]
     session = session_of(result())
     trajectory = await play(ScriptedEngine(script), session, max_invalid=3)
@@ -148,7 +147,7 @@ async def test_3_max_invalid_in_a_row_end_the_rollout():  # shows D6
     assert trajectory.trainable
 
 
-async def test_3_without_max_invalid_refusals_last_until_max_turns():  # shows D6
+async def test_3_without_max_invalid_refusals_last_until_max_turns():
     trajectory = await play(ScriptedEngine([say(call(name="fly"))] * 5), session_of(), max_invalid=None, max_turns=5)
     assert (trajectory.stop_reason, trajectory.stop_detail) == (StopReason.MAX_TURNS, None)
     assert len(trajectory.turns) == 5
@@ -161,7 +160,7 @@ async def test_4_calls_run_in_order_until_the_first_finished():
     assert session.calls == [ToolCall(name="act", arguments={"x": x}) for x in (1, 2)]
 
 
-async def test_4_results_come_back_in_call_order_failures_included():  # shows A1
+async def test_4_results_come_back_in_call_order_failures_included():
     engine = ScriptedEngine([say(call(1) + call(name="fly") + call(2)), say(call())])
     trajectory = await play(engine, session_of(result("first"), result("second"), result(finished=True)))
     assert trajectory.stop_reason is StopReason.FINISHED
@@ -180,7 +179,7 @@ async def test_4_calls_beyond_the_most_are_not_made_and_answered_once():
 
 
 @pytest.mark.parametrize("parallel", [False, True])
-async def test_4_side_by_side_only_on_request(parallel: bool):  # shows A35
+async def test_4_side_by_side_only_on_request(parallel: bool):
     running, most = 0, 0
 
     class Slow(ScriptedSession):
@@ -198,7 +197,7 @@ async def test_4_side_by_side_only_on_request(parallel: bool):  # shows A35
     assert shown(engine, 1).index("\n1\n") < shown(engine, 1).index("\n2\n")
 
 
-async def test_4_a_fault_beside_a_finished_call_does_not_undo_the_end():  # shows A35
+async def test_4_a_fault_beside_a_finished_call_does_not_undo_the_end():
     """Results stay with their calls: the platform and a judge of groups pair them by their places."""
     session = session_of(SessionError("the episode is over"), result("won", finished=True, reward=1.0))
     trajectory = await play(ScriptedEngine([say(call(1) + call(2))]), session, parallel_calls=True)
@@ -209,7 +208,7 @@ async def test_4_a_fault_beside_a_finished_call_does_not_undo_the_end():  # show
     assert text_of(won.content) == "won"
 
 
-async def test_stripped_reasoning_is_hidden_and_splits_the_data():  # shows A36
+async def test_stripped_reasoning_is_hidden_and_splits_the_data():
     """Cut at its control ids, with the white space after it; all else is what was sampled, id for id."""
     engine = ScriptedEngine(
         [say(f"<think>\nHm {n}.\n</think>\n\nSo:\n{call()}") for n in (1, 2)] + [say(call()), say("<think>\nEnd")]
@@ -244,7 +243,7 @@ LOST = 'I act first.\n{"name": "act", "arguments": {"x": 1}}\n</tool_call>'
 
 
 @pytest.mark.parametrize("in_text", [True, False])
-async def test_5_call_without_its_opening_is_named(in_text: bool):  # shows D16
+async def test_5_call_without_its_opening_is_named(in_text: bool):
     engine = ScriptedEngine([say(LOST), say(call())])
     session = session_of(result(finished=True), accepts_text_answer=in_text)
     trajectory = await play(engine, session)
@@ -278,7 +277,7 @@ async def test_5_plain_row_is_answered_once_whatever_is_said():
     assert (trajectory.stop_reason, len(trajectory.turns)) == (StopReason.FINISHED, 1)
 
 
-async def test_5_plain_text_is_nudged_and_then_ends_the_rollout():  # shows D17
+async def test_5_plain_text_is_nudged_and_then_ends_the_rollout():
     engine = ScriptedEngine([say("Hm."), say("Well."), say("So.")])
     trajectory = await play(engine, session_of(), max_nudges=2)
     assert (trajectory.stop_reason, trajectory.stop_detail) == (StopReason.MAX_TURNS, StopDetail.NO_CALL)
@@ -287,7 +286,7 @@ async def test_5_plain_text_is_nudged_and_then_ends_the_rollout():  # shows D17
     assert ["calling a tool" in turn.nudge for turn in trajectory.turns] == [True, True, False]
 
 
-async def test_5_every_turn_without_a_call_is_nudged_by_default():  # shows D6 D17 E17
+async def test_5_every_turn_without_a_call_is_nudged_by_default():
     engine = ScriptedEngine([say("Hm.")] * 4)
     trajectory = await play(engine, session_of(), max_turns=4)
     assert (trajectory.stop_reason, trajectory.stop_detail) == (StopReason.MAX_TURNS, None)
@@ -317,7 +316,7 @@ async def test_11_the_blocks_of_a_result_share_its_budget():
     assert "cut here" in shown(engine, 1)
 
 
-async def test_11_an_image_is_refused_loudly():  # shows A39
+async def test_11_an_image_is_refused_loudly():
     image = ToolResult(name="act", content=(ImageBlock(data="", mime_type="image/png"),))
     trajectory = await play(ScriptedEngine([say(call())]), session_of(image))
     assert "image" in trajectory.error

@@ -79,7 +79,7 @@ TREE = {"type": "object", "properties": {"x": {"$ref": "#"}}}
         (EXPRESSION, expression(1, "bad"), '"bad" is not of type "integer"'),
     ],
 )
-def test_line_says_what_was_given_and_expected(schema: Any, arguments: dict[str, Any], words: str):  # shows A38
+def test_line_says_what_was_given_and_expected(schema: Any, arguments: dict[str, Any], words: str):
     failure = toolbox(schema).check(called(arguments))
     assert failure is not None
     assert failure.kind is FailureKind.INVALID_ARGUMENTS
@@ -87,7 +87,7 @@ def test_line_says_what_was_given_and_expected(schema: Any, arguments: dict[str,
     assert words in failure.message
 
 
-def test_what_fits_can_be_made_and_what_is_not_listed_cannot():  # shows D16 G9
+def test_what_fits_can_be_made_and_what_is_not_listed_cannot():
     assert toolbox(SCHEMA).check(called({"count": None, "kind": "red"})) is None
     for name in ("fly", "fly\n" * 10_000):
         failure = toolbox(SCHEMA).check(ToolCall(name=name))

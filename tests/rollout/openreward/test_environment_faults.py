@@ -148,7 +148,7 @@ async def settled(gallery: envs.Served, before: int, left: int) -> None:
 
 
 @pytest.mark.parametrize(("fault", "moment", "expected"), cells(WIRE))
-async def test_a_fault_of_the_wire(gallery: envs.Served, fault: str, moment: str, expected: str):  # shows G8
+async def test_a_fault_of_the_wire(gallery: envs.Served, fault: str, moment: str, expected: str):
     name = f"wire {next(NUMBERS)}"
     engine = model(*(BOTH if moment == "second" else STEPS))
     before = gallery.sessions
@@ -164,7 +164,7 @@ async def test_a_fault_of_the_wire(gallery: envs.Served, fault: str, moment: str
 
 
 @pytest.mark.parametrize(("fault", "moment", "expected"), cells(ENVIRONMENT))
-async def test_a_fault_of_the_environment(gallery: envs.Served, fault: str, moment: str, expected: str):  # shows A30 G8
+async def test_a_fault_of_the_environment(gallery: envs.Served, fault: str, moment: str, expected: str):
     name = f"environment {next(NUMBERS)}"
     engine = model(*(BOTH if moment == "second" else STEPS))
     at = "tool" if moment in {"first", "later", "second"} else moment

@@ -50,7 +50,7 @@ def test_long_failure_is_cut_between_words() -> None:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value.__name__,
 )
-def test_fault_has_the_class_of_its_cause(cause: Exception, kind: type[SessionError]) -> None:  # shows A40
+def test_fault_has_the_class_of_its_cause(cause: Exception, kind: type[SessionError]) -> None:
     with pytest.raises(SessionError) as caught, as_session_error("opening a session"):
         raise cause
     assert type(caught.value) is kind

@@ -22,7 +22,7 @@ from tests.kit.episodes import Playing, config_of, task_of
 pytestmark = pytest.mark.usefixtures("short_pauses")
 
 
-async def test_the_opening_holds_messages_and_tools(gallery):  # shows G9
+async def test_the_opening_holds_messages_and_tools(gallery):
     async with Playing("Echo", gallery.url) as play:
         assert [(m.role, text_of(m.content)) for m in play.opening.messages] == [("user", "Task 1.")]
         echo, finish = play.opening.tools
@@ -41,7 +41,7 @@ async def test_a_task_known_by_its_index_opens(gallery):
     assert text_of(opening.messages[0].content) == "Task 2."
 
 
-async def test_a_terminal_tool_is_hidden_and_takes_the_answer(gallery):  # shows A37
+async def test_a_terminal_tool_is_hidden_and_takes_the_answer(gallery):
     async with Playing("Terminal", gallery.url) as play:
         assert play.opening.accepts_text_answer
         assert [tool.name for tool in play.opening.tools] == ["look"]
@@ -58,7 +58,7 @@ def test_terminal_tool_is_hidden_though_the_server_lists_it():
     assert [tool.name for tool in listing.specs()] == ["look"]
 
 
-async def test_a_conversation_is_kept_message_by_message(gallery):  # shows A37
+async def test_a_conversation_is_kept_message_by_message(gallery):
     async with Playing("Conversation", gallery.url) as play:
         _, _, action, result, follow_up = play.opening.messages
     assert [m.role for m in play.opening.messages] == ["system", "user", "assistant", "tool", "user"]

@@ -129,7 +129,7 @@ async def test_an_environment_that_never_starts_is_a_fault_and_left(gallery: env
     assert gallery.count("/create_session") - asked == 1
 
 
-async def test_a_variant_of_the_configuration_is_played(gallery: envs.Served):  # shows A37
+async def test_a_variant_of_the_configuration_is_played(gallery: envs.Served):
     task = Task(env_name="gallery/Other", deployment_name="gallery/Other", task_spec={"number": 1})
     async with OpenRewardClient(config_of("Other", gallery.url, variant="Terminal")) as client:
         session = client.session(task)
@@ -138,7 +138,7 @@ async def test_a_variant_of_the_configuration_is_played(gallery: envs.Served):  
     assert opening.accepts_text_answer
 
 
-async def test_a_toolset_travels_with_the_creation(gallery: envs.Served):  # shows A37
+async def test_a_toolset_travels_with_the_creation(gallery: envs.Served):
     with pytest.raises(SessionError, match="HTTP 400: unknown toolset 'hammers'"):
         async with Playing("Echo", gallery.url, toolset="hammers"):
             pass

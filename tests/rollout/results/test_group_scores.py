@@ -64,7 +64,7 @@ def test_a_server_that_takes_text_only_is_shown_what_was_said():
     ]
 
 
-async def test_each_group_is_compared_on_one_fresh_session(gallery: envs.Served):  # shows A37
+async def test_each_group_is_compared_on_one_fresh_session(gallery: envs.Served):
     envs.Compared.seen.clear()
     async with OpenRewardClient(config_of("Compared", gallery.url)) as client:
         outcomes = [ended("a"), ended("four", number=4), ended("bbb"), ended("failed", stop=StopReason.ERROR)]

@@ -132,7 +132,7 @@ def test_groups_of_equal_rewards_are_counted():
     assert "A/B/groups" not in training_metrics([won, lost], groups=False)
 
 
-def test_evaluation_has_pass_at_k_by_set_and_in_all():  # shows A21
+def test_evaluation_has_pass_at_k_by_set_and_in_all():
     won, lost = measured(played([1.0])), measured(played([0.0]))
     broken = measured(played([1.0], StopReason.ERROR))
 
@@ -160,7 +160,7 @@ def test_evaluation_has_pass_at_k_by_set_and_in_all():  # shows A21
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=9), st.data())
-def test_it_is_the_share_of_choices_that_hold_a_success(outcomes: list[bool], data: st.DataObject) -> None:  # shows A21
+def test_it_is_the_share_of_choices_that_hold_a_success(outcomes: list[bool], data: st.DataObject) -> None:
     k = data.draw(st.integers(1, len(outcomes)))
     choices = list(combinations(outcomes, k))
     expected = sum(map(any, choices)) / len(choices)

@@ -61,7 +61,7 @@ def test_reward_function_replaces_reduction_and_is_clamped():
 
 
 @pytest.mark.parametrize(("mode", "reward"), [("replace", 2.0), ("add", 2.75), ("scale", 1.5)])
-def test_function_and_environment_reward_are_combined(mode: str, reward: float):  # shows A17 G10
+def test_function_and_environment_reward_are_combined(mode: str, reward: float):
     function = named(f"{HERE}:turns", mode)
     assert outcome_of(played([0.5, 0.25]), environment(), NO_SECRETS, function).reward == reward
     assert outcome_of(played([0.5, 0.25]), environment(max_reward=0.7), NO_SECRETS, function).reward == 0.7
@@ -69,12 +69,12 @@ def test_function_and_environment_reward_are_combined(mode: str, reward: float):
     assert outcome_of(failed, environment(), NO_SECRETS, function).reward == 0.0
 
 
-def test_function_gets_settings_without_secrets():  # shows A29
+def test_function_gets_settings_without_secrets():
     config = environment(success_reward=3.0, secrets={"token": "value-of-token"})
     assert outcome_of(played([0.5]), config, NO_SECRETS, named(f"{HERE}:settled")).reward == 3.0
 
 
-def test_function_is_found_in_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # shows A17
+def test_function_is_found_in_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "my_own_rewards.py").write_text("def score(trajectory):\n    return 4\n", encoding="utf-8")
     monkeypatch.setattr(sys, "path", list(sys.path))
     with pytest.raises(ConfigError, match="my_own_rewards"):
@@ -150,7 +150,7 @@ def test_value_that_is_no_number_is_named(given_back: object):
 
 
 @given(trajectory=trajectories)
-def test_error_of_raising_function_does_not_train(trajectory: Trajectory):  # shows A30 G11
+def test_error_of_raising_function_does_not_train(trajectory: Trajectory):
     def broken(_: Trajectory) -> float:
         raise KeyError("answer")
 

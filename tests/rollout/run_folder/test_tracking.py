@@ -41,7 +41,7 @@ def test_tracker_that_is_not_installed_is_refused_if_asked_for(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("asked", [{"wandb_project": "p"}, {"wandb_run": "r"}])
-def test_asked_without_a_key_is_offline_and_said(asked: dict[str, str]) -> None:  # shows A15
+def test_asked_without_a_key_is_offline_and_said(asked: dict[str, str]) -> None:
     made = tracked(**asked)
     assert made.mode == "offline"
     assert "WANDB_API_KEY" in made.note

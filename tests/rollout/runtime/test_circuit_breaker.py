@@ -28,7 +28,7 @@ def fed(breaker: CircuitBreaker, errors: list[bool]) -> tuple[int, str] | None:
     rate=st.sampled_from([0.0, 0.25, 0.5, 0.9, 1.0]),
     group_size=st.sampled_from([1, 8, WINDOW]),
 )
-def test_promise_13_too_many_errors_end_the_run(errors: list[bool], rate: float, group_size: int):  # shows A30
+def test_promise_13_too_many_errors_end_the_run(errors: list[bool], rate: float, group_size: int):
     window = max(WINDOW, 2 * group_size)
     too_many = [
         number for number in range(window, len(errors) + 1) if sum(errors[number - window : number]) > rate * window

@@ -310,7 +310,7 @@ JUDGED = ("r0", StopReason.FINISHED, SAMPLED, 1.0)
 UNJUDGED = ("r0", StopReason.ABORTED, SAMPLED, 0.0)
 
 
-async def test_what_was_sampled_is_on_disk_before_its_judgement(tmp_path: Path, gate: Gate) -> None:  # shows A5
+async def test_what_was_sampled_is_on_disk_before_its_judgement(tmp_path: Path, gate: Gate) -> None:
     with Journal(tmp_path) as journal:
         hanging = asyncio.create_task(playing(PLAIN, journal)(0))
         await gate.entered(1)
@@ -346,7 +346,7 @@ async def test_disk_that_takes_no_unjudged_rollout_ends_the_run(tmp_path: Path) 
             await playing(PLAIN, journal)(1)
 
 
-def test_process_ends_while_judging_and_loses_nothing(tmp_path: Path, gate: Gate) -> None:  # shows A5
+def test_process_ends_while_judging_and_loses_nothing(tmp_path: Path, gate: Gate) -> None:
     program = f"""
 import asyncio
 from {HERE} import GATES, PLAIN, Journal, all_at, playing

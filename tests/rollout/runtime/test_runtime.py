@@ -108,7 +108,7 @@ async def test_slow_reward_functions_leave_the_threads_of_rollouts_free():
     assert judged.result().reward == 1.0
 
 
-async def test_broken_reward_function_is_an_error_and_ends_the_run():  # shows G11
+async def test_broken_reward_function_is_an_error_and_ends_the_run():
     playing = runtime(config_of(reward="tests.rollout.runtime.test_runtime:broken"))
     model = engine(200)
     outcome = await playing.play(RolloutRequest(task=TASK, rollout_id="k"), model)

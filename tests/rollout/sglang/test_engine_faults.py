@@ -154,7 +154,7 @@ def joined(actions: Sequence[Sequence[int]]) -> list[int]:
 @pytest.mark.parametrize("stays", [False, True], ids=["passes", "stays"])
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("name", FAULTS)
-async def test_a_fault(name: str, moment: str, stays: bool) -> None:  # shows A4
+async def test_a_fault(name: str, moment: str, stays: bool) -> None:
     row, at = FAULTS[name], MOMENTS[moment]
     expected = row.stays if stays else row.passes
     fault = row.fault

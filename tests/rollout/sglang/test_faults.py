@@ -25,7 +25,7 @@ from tests.kit.serving import ANSWER, HANGS, PROMPT, SAMPLING, answering, free_p
     ],
     ids=lambda fault: f"{fault.kind}-{fault.status}",
 )
-async def test_a_passing_fault_is_retried_with_the_same_request(fault: Fault) -> None:  # shows G15
+async def test_a_passing_fault_is_retried_with_the_same_request(fault: Fault) -> None:
     async with serving(fault) as (server, engine):
         generation = await engine.generate(PROMPT, SAMPLING, key="a")
     assert generation.token_ids == tuple(ANSWER)
@@ -42,7 +42,7 @@ async def test_a_passing_fault_is_retried_with_the_same_request(fault: Fault) ->
     ],
     ids=lambda value: getattr(value, "kind", None),
 )
-async def test_fault_has_the_class_of_its_cause(fault: Fault, cause: type[EngineError]) -> None:  # shows A40
+async def test_fault_has_the_class_of_its_cause(fault: Fault, cause: type[EngineError]) -> None:
     async with serving(fault, timeouts=Timeouts(read=0.2, retry=0.0)) as (_, engine):
         with pytest.raises(cause):
             await engine.generate(PROMPT, SAMPLING, key="a")

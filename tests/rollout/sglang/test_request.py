@@ -17,7 +17,7 @@ from orl_testing import SglangServer, logprobs_of
 from tests.kit.serving import ANSWER, PROMPT, SAMPLING, answering, replying, serving
 
 
-async def test_ids_and_logprobs_are_those_of_the_server() -> None:  # shows A2
+async def test_ids_and_logprobs_are_those_of_the_server() -> None:
     async with serving() as (server, engine):
         server.weight_version = "7"
         generation = await engine.generate(PROMPT, SAMPLING, key="a")
@@ -151,7 +151,7 @@ async def test_request_that_cannot_be_made_is_not_sent(
     assert server.received == 0
 
 
-async def test_every_parameter_of_slime_is_taken() -> None:  # shows G23
+async def test_every_parameter_of_slime_is_taken() -> None:
     sampling = {
         "temperature": 1.0,
         "top_p": 0.9,

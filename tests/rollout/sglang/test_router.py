@@ -109,7 +109,7 @@ def calls(ids: list[int], sampling: dict[str, Any]) -> list[int]:
 
 
 @pytest.mark.parametrize("policy", ["manual", "consistent_hashing"])
-async def test_turns_of_a_rollout_meet_one_worker_and_its_cache(policy: str) -> None:  # shows A2 G16
+async def test_turns_of_a_rollout_meet_one_worker_and_its_cache(policy: str) -> None:
     async with routed(calls, policy=policy) as at:
         workers = set[int]()
         for number in range(24):
@@ -134,7 +134,7 @@ async def test_our_attempts_follow_those_of_the_router(failures: int, options: d
 
 
 @pytest.mark.slow
-async def test_our_retries_outlive_open_breakers() -> None:  # shows G15
+async def test_our_retries_outlive_open_breakers() -> None:
     """Both workers fail until both breakers are open: the router refuses for two seconds, then they are well."""
     faults = [Fault(kind=FaultKind.STATUS, at=number) for number in range(2)]
     options: dict[str, Any] = {"cb_failure_threshold": 2, "cb_timeout_duration_secs": 2, "retry_initial_backoff_ms": 1}
@@ -172,7 +172,7 @@ async def test_a_refusal_comes_through_at_once() -> None:
         assert sorted(at.received) == [0, 1]
 
 
-async def test_a_rollout_whose_worker_dies_ends_on_the_other() -> None:  # shows A32 G16
+async def test_a_rollout_whose_worker_dies_ends_on_the_other() -> None:
     """It dies in the middle of the second turn and stays dead; the router learns it by its breaker."""
     hang = [Fault(kind=FaultKind.HANG, at=1)]
     options: dict[str, Any] = {"cb_failure_threshold": 2, "retry_initial_backoff_ms": 1}

@@ -43,7 +43,7 @@ async def drawn(gallery: Any, folder: Path, settings: dict[str, Any], **options:
         ({"unknown": "skip"}, [0, 1, 2, 3]),
     ],
 )
-async def test_tasks_of_another_difficulty_are_skipped(  # shows A37
+async def test_tasks_of_another_difficulty_are_skipped(
     gallery: Any, tmp_path: Path, platform: Platform, difficulty: dict[str, Any], indices: list[int]
 ) -> None:
     assert await drawn(gallery, tmp_path, {"difficulty": difficulty}) == indices

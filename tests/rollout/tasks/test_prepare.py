@@ -38,7 +38,7 @@ def config_of(url, **environments):
     return decode_config({"environments": tree}, "test")
 
 
-async def test_the_same_seed_gives_the_same_bytes(gallery, tmp_path):  # shows A9
+async def test_the_same_seed_gives_the_same_bytes(gallery, tmp_path):
     config = config_of(gallery.url, Echo={"splits": ["train", "test"]}, Terminal={"num_samples": 3})
     prepared = await prepare(config, tmp_path / "a" / "tasks.jsonl", seed=7)
     assert prepared.counts == {"gallery/Echo": 9, "gallery/Terminal": 3}
@@ -50,7 +50,7 @@ async def test_the_same_seed_gives_the_same_bytes(gallery, tmp_path):  # shows A
     assert first != other
 
 
-async def test_a_row_is_the_task_that_every_backend_reads(gallery, tmp_path):  # shows D15
+async def test_a_row_is_the_task_that_every_backend_reads(gallery, tmp_path):
     output = tmp_path / "tasks.jsonl"
     config = config_of(gallery.url, Echo={})
     await prepare(config, output)
@@ -70,7 +70,7 @@ async def test_a_row_is_the_task_that_every_backend_reads(gallery, tmp_path):  #
     )
 
 
-async def test_duplicates_are_left_out_and_replaced(gallery, tmp_path):  # shows A9
+async def test_duplicates_are_left_out_and_replaced(gallery, tmp_path):
     output = tmp_path / "tasks.jsonl"
     config = config_of(gallery.url, Duplicates={})
     prepared = await prepare(config, output)
@@ -80,21 +80,21 @@ async def test_duplicates_are_left_out_and_replaced(gallery, tmp_path):  # shows
     assert prepared.total == len(set(keys)) == 4
 
 
-async def test_weights_share_out_a_capped_mix(gallery, tmp_path):  # shows D12 D14
+async def test_weights_share_out_a_capped_mix(gallery, tmp_path):
     config = config_of(gallery.url, Echo={"weight": 3}, Terminal={"weight": 1})
     prepared = await prepare(config, tmp_path / "tasks.jsonl", max_tasks=8)
     assert prepared.counts == {"gallery/Echo": 6, "gallery/Terminal": 2}
     assert (await prepare(config, tmp_path / "tasks.jsonl")).total == 12
 
 
-async def test_eval_splits_are_prepared_apart(gallery, tmp_path):  # shows A8 D1
+async def test_eval_splits_are_prepared_apart(gallery, tmp_path):
     config = config_of(gallery.url, Echo={"eval_splits": ["test"]}, Terminal={})
     prepared = await prepare(config, tmp_path / "eval.jsonl", splits=("eval_splits",))
     assert prepared.counts == {"gallery/Echo": 3, "gallery/Terminal": 0}
     assert {task.split for task in read_tasks(tmp_path / "eval.jsonl", config)} == {"test"}
 
 
-async def test_num_samples_caps_training_splits_alone(gallery, tmp_path):  # shows D2
+async def test_num_samples_caps_training_splits_alone(gallery, tmp_path):
     output = tmp_path / "tasks.jsonl"
     config = config_of(gallery.url, Echo={"num_samples": 2, "eval_splits": ["test"]})
     assert (await prepare(config, output)).total == 2
@@ -104,7 +104,7 @@ async def test_num_samples_caps_training_splits_alone(gallery, tmp_path):  # sho
         await prepare(config, output, splits=("none",))
 
 
-async def test_a_large_listing_is_read_by_pages(gallery, tmp_path):  # shows A8
+async def test_a_large_listing_is_read_by_pages(gallery, tmp_path):
     pages = gallery.count("/task_range")
     prepared = await prepare(config_of(gallery.url, Endless={}), tmp_path / "tasks.jsonl")
     assert prepared.total == 5_000
@@ -117,7 +117,7 @@ class Old(Answering):
     answers = {"/num_tasks": (404, [], b"{}"), "/task_range": (404, [], b"{}")}
 
 
-async def test_a_server_that_only_lists_is_listed(tmp_path):  # shows A8
+async def test_a_server_that_only_lists_is_listed(tmp_path):
     with envs.serve(envs.Echo, wrap=Old) as served:
         config = config_of(served.url, Echo={})
         async with OpenRewardClient(config) as client:
@@ -161,7 +161,7 @@ class DiesMidway(Answering):
         await super().__call__(scope, receive, send)
 
 
-async def test_a_server_that_dies_midway_leaves_the_old_file(old):  # shows A9
+async def test_a_server_that_dies_midway_leaves_the_old_file(old):
     with (
         envs.serve(envs.Endless, wrap=DiesMidway) as served,
         pytest.raises(SessionError, match="HTTP 500: out of memory"),
@@ -207,7 +207,7 @@ def test_a_bad_row_is_named_by_file_and_line(tmp_path):
         next(read_tasks(tmp_path / "missing.jsonl", config))
 
 
-def test_cookbook_rows_are_the_same_tasks(tmp_path):  # shows D15
+def test_cookbook_rows_are_the_same_tasks(tmp_path):
     path, config = tmp_path / "tasks.jsonl", config_of("http://127.0.0.1:1", Echo={})
     task = Task(
         env_name="gallery/Echo",

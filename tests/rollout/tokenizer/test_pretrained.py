@@ -88,7 +88,6 @@ def test_its_added_tokens_have_their_published_ids(converted: Any) -> None:
     assert converted.id_to_token(first + 4) == f"<|reserved_token_{first + 4}|>"
 
 
-# shows A34
 def test_a_kimi_checkpoint_is_certified_and_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked on the terminal"))
     tok = load_tokenizer(kimi(tmp_path))

@@ -61,7 +61,7 @@ def _run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("key", "value"), REFUSED)
-def test_change_of_what_is_learned_is_refused(key: str, value: Any) -> None:  # shows A14
+def test_change_of_what_is_learned_is_refused(key: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"`{key}"):
         resumed(changed(key, value))
     (line,) = resumed(changed(key, value, allow=f"x, {key.rpartition('.')[2]}"))

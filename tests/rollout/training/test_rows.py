@@ -67,7 +67,7 @@ def test_groups_are_apart_and_adjacent(estimator: Estimator, turns: bool) -> Non
         assert [advantage for _, advantage in gained(apart)] == [0.0, 1.0, 0.25, 5.0, 9.0, 7.0]
 
 
-def test_turn_gets_the_reward_from_there_on() -> None:  # shows A29
+def test_turn_gets_the_reward_from_there_on() -> None:
     first, second = outcome([([1], [2], 1.0), ([3], [4, 5], 2.0)]), outcome([([1], [6], 1.0)])
     rows = rows_of([first, second], 2, Estimator(name="mean", center=True), turns=True)
     assert gained(rows) == [(2, 2.0), (4, 2.0), (5, 2.0), (6, -2.0)]  # 3 against 1, then 2 that nobody else reached
