@@ -12,7 +12,8 @@ import msgspec
 import pytest
 from orl_cluster.hooks import worker
 from orl_cluster.launch.command.command import eval_options, write_eval_sets
-from orl_cluster.launch.command.trainer_defaults import GENERATE, OWNED, refuse_by_name
+from orl_cluster.launch.command.trainer_defaults import OWNED, refuse_by_name
+from orl_cluster.launch.options import GENERATE
 from orl_core.config import RunConfig, decode_config
 from orl_core.errors import ConfigError
 from orl_core.task import Task, row_of

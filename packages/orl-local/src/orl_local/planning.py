@@ -56,7 +56,7 @@ class Planned(Struct, frozen=True, kw_only=True):
 
     def memory(self) -> MemoryReport:
         """Return the estimate of the memory of the run."""
-        return report(self.run.config, self.settings, self.described, self.gpus, self.engine.memory_share)
+        return report(self.run.config, self.settings, self.shape, self.gpus, self.engine.memory_share)
 
 
 def planned(run: Run) -> Planned:

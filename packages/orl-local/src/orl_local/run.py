@@ -18,13 +18,13 @@ from typing import Any
 
 from orl_core.config.limits import context_tokens_of
 from orl_rollout.edge import interrupt
+from orl_rollout.engine_connection import Timeouts
 from orl_rollout.logs import say
 from orl_rollout.loop.engine import Engine
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.run_folder.tracking import Report, reporting
 from orl_rollout.runtime.runtime import RolloutRequest
-from orl_rollout.sglang.client import Timeouts
 from orl_rollout.training.course import Course, OpenPlayer, Record, runtime_of
 from orl_rollout.training.play import Player
 
