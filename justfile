@@ -11,7 +11,7 @@ run := "uv run --extra local --group dev"
 parallel := "-n auto --dist worksteal"
 quick := '-o faulthandler_timeout=120 -m "not slime and not miles and not servers and not agents and not frameworks and not browser and not nodes and not smollm2 and not tasks and not slow"'
 # tests of three packages that need a fourth one
-beyond := "--ignore=tests/rollout/memory/test_model.py --ignore=tests/core/test_config_reference.py --ignore=tests/rollout/edge/test_bombs.py --ignore=tests/gateway/test_branches.py --ignore=tests/gateway/test_unplayed.py"
+beyond := "--ignore=tests/rollout/test_memory.py --ignore=tests/core/test_config_reference.py --ignore=tests/rollout/edge/test_bombs.py --ignore=tests/gateway/test_branches.py --ignore=tests/gateway/test_unplayed.py"
 
 [private]
 default:

@@ -189,7 +189,9 @@ async def test_stop_ids_end_an_action_before_stop_strings_do() -> None:
 
 
 @pytest.mark.parametrize(
-    "ids", [[5, 6, 7], (5, 6, 7), TokenBuffer([5, 6, 7]), range(5, 8), array("i", [5, 6, 7])], ids=repr
+    "ids",
+    [[5, 6, 7], (5, 6, 7), TokenBuffer([5, 6, 7]), range(5, 8), array("i", [5, 6, 7])],
+    ids=lambda ids: type(ids).__name__,
 )
 async def test_any_sequence_of_ids_is_sent(ids: Sequence[int]) -> None:
     async with serving() as (server, engine):
