@@ -25,7 +25,8 @@ from orl_core.task import Task
 from orl_core.trajectory import RolloutSpec, StopReason, Trajectory
 from orl_launcher.episodes import ScriptedPlayer
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.openreward.environment import list_tasks, open_listing
+from orl_rollout.openreward.client import open_listing
+from orl_rollout.openreward.environment import list_tasks
 from orl_testing import ScriptedEngine
 
 from tests.kit.episodes import RENDERER

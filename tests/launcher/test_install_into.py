@@ -47,9 +47,9 @@ def test_package_conflicting_with_environment_is_not_installed(
 
 
 def test_a_python_that_is_none_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    for program in (str(tmp_path / "nowhere"), "true"):
-        assert main(["install-into", program]) == 1
-        assert program in capsys.readouterr().err
+    for program in (tmp_path / "nowhere", Path("true")):
+        assert main(["install-into", str(program)]) == 1
+        assert program.name in capsys.readouterr().err
 
 
 def test_the_checkouts_own_python_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,9 +82,15 @@ def test_help_of_commands_has_examples_and_no_heavy_import() -> None:
         assert f"examples:\n  {invocation()} {command} " in done.stdout
 
 
-@pytest.mark.parametrize("command", [["train", "local", "--dry-run"], ["doctor"]])
-def test_plans_import_no_trainer_and_no_sdk(command: list[str], guess_number: str, tmp_path: Path) -> None:
-    """The SDK alone took 9 s of CPU."""
+@pytest.mark.parametrize(
+    ("command", "needed"),
+    [(["train", "local", "--dry-run"], set()), (["doctor"], {"openreward"})],
+    ids=["plan", "doctor"],
+)
+def test_plans_import_no_trainer_and_no_sdk(
+    command: list[str], needed: set[str], guess_number: str, tmp_path: Path
+) -> None:
+    """The SDK alone took 9 s of CPU. Doctor opens an environment, which needs it."""
     served = ["--set", f"environments.playground/GuessNumber.base_url={guess_number}"]
     program = (
         "import sys; from orl_launcher.main import main\n"
@@ -94,7 +100,7 @@ def test_plans_import_no_trainer_and_no_sdk(command: list[str], guess_number: st
     environment = {**os.environ, "ORL_CACHE": str(tmp_path)}
     words = [sys.executable, "-c", program]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False, env=environment)
-    assert done.stderr.splitlines()[-1] == "set()"
+    assert done.stderr.splitlines()[-1] == str(needed)
 
 
 @pytest.mark.parametrize(

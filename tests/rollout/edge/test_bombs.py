@@ -14,7 +14,7 @@ from orl_launcher.doctor.engine import _ask
 from orl_rollout.edge.http import NotJson, decode
 from orl_rollout.engine_connection import Timeouts
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.openreward.environment import open_listing
+from orl_rollout.openreward.client import open_listing
 from orl_rollout.sglang.client import SglangEngine
 from orl_testing import ScriptedEngine
 

@@ -17,7 +17,8 @@ from orl_core.task import Task, row_of
 from orl_rollout.edge.http import HttpClient
 from orl_rollout.episodes.uploader import post
 from orl_rollout.openreward import OpenRewardClient, remote
-from orl_rollout.openreward.environment import list_tasks, open_listing
+from orl_rollout.openreward.client import open_listing
+from orl_rollout.openreward.environment import list_tasks
 from orl_rollout.openreward.transport import Refusal
 from orl_rollout.sglang.client import SglangEngine
 from orl_rollout.tasks.file import read_tasks

@@ -14,7 +14,8 @@ from orl_core.errors import ConfigError, SessionError
 from orl_core.task import Task, row_of
 from orl_rollout.edge.files import read_lines
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.openreward.environment import list_tasks, open_listing
+from orl_rollout.openreward.client import open_listing
+from orl_rollout.openreward.environment import list_tasks
 from orl_rollout.tasks.file import overlap, read_tasks, trained_tasks
 from orl_rollout.tasks.prepare import prepare, share_out
 from orl_testing import environments as envs

@@ -30,6 +30,8 @@ from orl_rollout.run_folder.contract import WarmStart, WarmStarter
 
 from orl_launcher import cli
 
+__all__ = ["cached_model"]
+
 if TYPE_CHECKING:
     from orl_core.render import Renderer
 

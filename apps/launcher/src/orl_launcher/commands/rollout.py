@@ -23,7 +23,6 @@ from orl_rollout.edge import interrupt
 from orl_rollout.edge.files import read_lines, replace
 from orl_rollout.edge.secrets import Scrubber
 from orl_rollout.episodes.journal import read_journal
-from orl_rollout.episodes.uploader import replace_lost
 from orl_rollout.loop.engine import Engine
 from orl_rollout.results.metrics import RolloutStats, evaluation_metrics, stats_of
 from orl_rollout.results.outcome import Outcome
@@ -122,6 +121,8 @@ def _rollout(arguments: argparse.Namespace) -> tuple[RolloutReport, str]:
         if not before:
             cli.make_folder(folder)
         with _locked(folder):
+            from orl_rollout.episodes.uploader import replace_lost
+
             replace_lost(folder)
             done = {one.key: played_of(one.outcome) for one in read_journal(folder) if not one.lost}
             batch = Batch(

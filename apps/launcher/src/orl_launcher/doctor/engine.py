@@ -60,14 +60,14 @@ async def _ask(url: str) -> dict[str, Any]:
                 if answer.status != 200:
                     raise EngineError(f"GET /health: HTTP {answer.status}")
             about = await _fields_of(http, "model_info", "server_info")
-            for model in (await _fields_of(http, "v1/models")).get("data", [])[:1]:
-                about = {"model_path": model.get("root"), "context_length": model.get("max_model_len"), **about}
             if "model_path" in about:
                 return about
             workers: list[dict[str, Any]] = (await _fields_of(http, "workers")).get("workers", [])
             healthy = [str(worker["url"]) for worker in workers if worker.get("is_healthy")]
             if workers and not healthy:
                 raise EngineError(f"a router without a healthy worker (of {len(workers)})")
+            for model in [] if workers else (await _fields_of(http, "v1/models")).get("data", [])[:1]:
+                about |= {"model_path": model.get("root"), "context_length": model.get("max_model_len")}
             if workers:
                 about["workers"] = f"a router, {len(healthy)} of {len(workers)} workers healthy"
         with suppress(aiohttp.ClientError, ValueError):  # this machine may not reach a worker

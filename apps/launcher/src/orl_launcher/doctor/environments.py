@@ -16,7 +16,8 @@ from orl_rollout.edge.secrets import ENCODED, PLATFORM_KEY, SHORTEST, SecretEntr
 from orl_rollout.loop.session import Opening
 from orl_rollout.loop.tool_check import Toolbox
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.openreward.environment import list_tasks, open_listing
+from orl_rollout.openreward.client import open_listing
+from orl_rollout.openreward.environment import list_tasks
 from orl_rollout.openreward.faults import as_session_error
 from orl_rollout.openreward.platform import required_secrets
 from orl_rollout.run_folder.environments import refuse_other_build

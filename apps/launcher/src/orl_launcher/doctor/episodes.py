@@ -22,7 +22,8 @@ from orl_core.messages import ImageBlock, Message, ToolCall, ToolSpec
 from orl_core.trajectory import StopReason, Trajectory
 from orl_rollout.edge.http import UnsafeAnswer
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.openreward.environment import list_tasks, open_listing
+from orl_rollout.openreward.client import open_listing
+from orl_rollout.openreward.environment import list_tasks
 from orl_rollout.openreward.transport import Refusal
 from orl_rollout.recognised_engine import RecognisedEngine
 from orl_rollout.runtime.player import Player, load_player

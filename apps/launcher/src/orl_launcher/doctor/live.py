@@ -24,7 +24,8 @@ from orl_rollout.episodes.events import events_of
 from orl_rollout.episodes.journal import Entry
 from orl_rollout.episodes.uploader import post, uploads
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.openreward.environment import list_tasks, open_listing
+from orl_rollout.openreward.client import open_listing
+from orl_rollout.openreward.environment import list_tasks
 from orl_rollout.openreward.faults import as_session_error
 from orl_rollout.openreward.platform import api_url
 from orl_rollout.run_folder.environments import refuse_other_build

@@ -15,7 +15,8 @@ from orl_core.messages import text_of
 from orl_rollout.edge.secrets import PLATFORM_KEY, Scrubber, all_entries, api_key
 from orl_rollout.loop.session import Opening
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.openreward.environment import TaskListing, list_tasks, open_listing, served_at
+from orl_rollout.openreward.client import open_listing
+from orl_rollout.openreward.environment import TaskListing, list_tasks, served_at
 from orl_rollout.openreward.faults import as_session_error
 from orl_rollout.openreward.platform import required_secrets, usual_hosts
 

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Struct, inspect, structs
 
 from orl_core.config.fields import members_of, values_of
-from orl_core.config.trainer import moved
+from orl_core.config.moved import line_for
 from orl_core.text import nearest, non_finite
 
 MOST_MISTAKES = 20  # in one message
@@ -86,7 +86,7 @@ class _Search:
         for name in (str(key) for key in value if key not in fields):
             near = nearest(name, fields) if len(self.mistakes) < MOST_MISTAKES else ""
             unknown = f"`{path}` has no key `{name}`: {f'did you mean `{near}`?' if near else 'remove it'}"
-            self._wrong(moved(f"{path}.{name}") or unknown)
+            self._wrong(line_for(f"{path}.{name}") or unknown)
         for name in (name for name, field in fields.items() if field.required and name not in value):
             self._wrong(f"`{path}` needs the key `{name}`: add it")
             self.left_out.add(name)

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta, Struct, field, structs
 
 from orl_core.config.checked import Checked
+from orl_core.config.moved import line_for
 from orl_core.credentials import credentials_among
 from orl_core.errors import ConfigError
 from orl_core.limits import NonNegative, Positive
@@ -21,16 +22,6 @@ MAX_LOGPROB_DIFFERENCE = 0.1  # in nats; healthy runs stay below 0.004: docs/evi
 Decay = Annotated[float, Meta(ge=0, lt=1)]
 Flag = str | float | bool | None
 Options = TypeVar("Options", bound=Struct)
-_CLUSTER = (
-    *("async", "num_gpus", "actor_gpus", "rollout_gpus", "actor_nodes", "tp", "train_backend", "save"),
-    *("megatron_ckpt", "model_args", "memory_retries", "stall_timeout", "megatron_path"),
-)
-MOVED = {  # keys of the release before, and their places now. Nothing else here knows an option of an adapter
-    **{f"$.trainer.{name}": f"trainer.cluster.{name}" for name in _CLUSTER},
-    **{f"$.trainer.{old}": f"trainer.local.{old[4:]}" for old in ("trl.engine", "trl.lora_rank", "trl.optimizer")},
-    "$.trainer.slime_path": "trainer.slime.path",
-    "$.trainer.miles_path": "trainer.miles.path",
-}
 
 
 class TrainerConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -124,7 +115,7 @@ class TrainerConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             yield from credentials_among({}, flags)
         for name, section in self.sections.items():
             yield from credentials_among(section, {})
-            yield from filter(None, (moved(f"$.trainer.{name}.{key}") for key in section))
+            yield from filter(None, (line_for(f"$.trainer.{name}.{key}") for key in section))
         if 0 < len(apart) < len(self.flags):
             yield f"`flags` has `{next(iter(apart))}` and options of no trainer: move each into the flags of a trainer"
 
@@ -153,11 +144,6 @@ class TrainerConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def with_defaults(self, defaults: Mapping[str, Any]) -> TrainerConfig:
         """Return the options with `defaults` for those that are null."""
         return structs.replace(self, **{name: value for name, value in defaults.items() if getattr(self, name) is None})
-
-
-def moved(key: str) -> str:
-    """Return what is wrong with a `key` that moved; "" if it did not."""
-    return f"`{key}` is `{MOVED[key]}` now: move it there" if key in MOVED else ""
 
 
 def placed(tree: Any) -> Any:

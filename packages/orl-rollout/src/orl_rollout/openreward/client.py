@@ -18,19 +18,25 @@ from typing import Self
 import aiohttp
 from msgspec import structs
 from orl_core.config import EnvironmentConfig, RunConfig
-from orl_core.errors import ConfigError, SessionError, SessionTimeout
+from orl_core.errors import ConfigError, SessionError, SessionTimeout, cut
 from orl_core.task import Task
 
 from orl_rollout.edge.http import HttpClient
 from orl_rollout.edge.secrets import api_key, resolve_secrets, unset_secrets
 from orl_rollout.logs import logger_of, say
-from orl_rollout.openreward.environment import RemoteEnvironment, list_served
+from orl_rollout.openreward.environment import (
+    LISTING_SECONDS,
+    UNKNOWN_ROUTE,
+    RemoteEnvironment,
+    TaskListing,
+    list_served,
+)
 from orl_rollout.openreward.faults import as_session_error
 from orl_rollout.openreward.open_sessions import OpenSessions
 from orl_rollout.openreward.platform import prepare_sdk, required_secrets, session_url, usual_hosts
 from orl_rollout.openreward.remote import RemoteSession, reads_secrets_in_body
 from orl_rollout.openreward.session import OpenRewardSession, SessionOptions
-from orl_rollout.openreward.transport import Channel, Endpoint
+from orl_rollout.openreward.transport import Channel, Endpoint, Refusal
 
 logger = logger_of("orl")
 
@@ -242,6 +248,33 @@ class OpenRewardClient:
             secrets[secret] = (value, hosts)
         travelling = augment_secrets_with_api_key(secrets, _key(environment), _url(environment), None)
         return build_secrets_header(travelling or {})
+
+
+async def open_listing(client: OpenRewardClient, env_name: str, split: str) -> TaskListing:
+    """Ask how many tasks a split has.
+
+    Raises:
+        ConfigError: the environment has no such split, or is not configured.
+        SessionError: the server cannot be reached, or does not serve the environment.
+    """
+    with as_session_error(f"listing the tasks of {env_name}"):
+        async with asyncio.timeout(LISTING_SECONDS):
+            remote = await client.environment(env_name)
+            splits = await remote.list_splits()
+            if split not in splits:
+                known = cut(", ".join(splits), 500) or "none"
+                raise ConfigError(f"environment `{env_name}` has no split `{split}`; its splits are: {known}")
+            tasks: list[Task] | None = None
+            try:
+                size = await remote.num_tasks(split)
+                if size:  # what has no task need not have a first one
+                    await remote.get_task_range(split, 0, 1)
+            except Refusal as exc:
+                if exc.status not in UNKNOWN_ROUTE:
+                    raise
+                tasks = await remote.list_tasks(split)
+                size = len(tasks)
+    return TaskListing(env_name=env_name, split=split, size=size, remote=remote, tasks=tasks)
 
 
 def _url(environment: EnvironmentConfig) -> str:

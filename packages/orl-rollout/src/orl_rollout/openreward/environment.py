@@ -11,12 +11,12 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import repeat
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import aiohttp
 import msgspec
 from msgspec import Meta, Struct
-from orl_core.errors import ConfigError, SessionAnswerError, cut
+from orl_core.errors import SessionAnswerError
 from orl_core.names import PathName, is_path_name
 from orl_core.task import Task
 
@@ -24,9 +24,6 @@ from orl_rollout.edge.http import HttpClient, UnsafeAnswer
 from orl_rollout.edge.retry import Waiting, retried
 from orl_rollout.openreward.faults import as_session_error
 from orl_rollout.openreward.transport import FAULTS, Channel, Endpoint, Refusal, open_session
-
-if TYPE_CHECKING:
-    from orl_rollout.openreward.client import OpenRewardClient
 
 LISTING_BYTES = 1 << 25  # of one answer
 LISTING_SECONDS = 900.0  # for one request of a listing: a server may be minutes in starting
@@ -132,33 +129,6 @@ class TaskListing(Struct, frozen=True, kw_only=True):
     size: int
     remote: RemoteEnvironment
     tasks: list[Task] | None = None
-
-
-async def open_listing(client: OpenRewardClient, env_name: str, split: str) -> TaskListing:
-    """Ask how many tasks a split has.
-
-    Raises:
-        ConfigError: the environment has no such split, or is not configured.
-        SessionError: the server cannot be reached, or does not serve the environment.
-    """
-    with as_session_error(f"listing the tasks of {env_name}"):
-        async with asyncio.timeout(LISTING_SECONDS):
-            remote = await client.environment(env_name)
-            splits = await remote.list_splits()
-            if split not in splits:
-                known = cut(", ".join(splits), 500) or "none"
-                raise ConfigError(f"environment `{env_name}` has no split `{split}`; its splits are: {known}")
-            tasks: list[Task] | None = None
-            try:
-                size = await remote.num_tasks(split)
-                if size:  # what has no task need not have a first one
-                    await remote.get_task_range(split, 0, 1)
-            except Refusal as exc:
-                if exc.status not in UNKNOWN_ROUTE:
-                    raise
-                tasks = await remote.list_tasks(split)
-                size = len(tasks)
-    return TaskListing(env_name=env_name, split=split, size=size, remote=remote, tasks=tasks)
 
 
 async def list_tasks(listing: TaskListing, indices: Sequence[int] | None = None) -> AsyncGenerator[Task]:

@@ -24,7 +24,8 @@ from orl_core.text import plain
 from orl_rollout.edge.files import replace
 from orl_rollout.edge.secrets import Scrubber
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.openreward.environment import PAGE, TaskListing, list_tasks, open_listing
+from orl_rollout.openreward.client import open_listing
+from orl_rollout.openreward.environment import PAGE, TaskListing, list_tasks
 from orl_rollout.openreward.platform import mean_rewards
 from orl_rollout.tasks.file import overlap, read_tasks, trained_tasks
 
