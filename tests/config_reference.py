@@ -19,7 +19,8 @@ from orl_core.config import (
     Secret,
     TrainerConfig,
 )
-from orl_core.config.fields import description_of, editor_schema, values_of
+from orl_core.config.fields import description_of, values_of
+from orl_core.config.schema import editor_schema
 from orl_core.limits import TrainOn
 from orl_launcher import reports, trainers
 

@@ -24,7 +24,19 @@ ENVIRONMENTS = {"environments": {"Organization/Environment": {}}}  # for a block
 JUSTFILE = (ROOT / "justfile").read_text("utf-8")
 RECIPES = dict(re.findall(r"^([a-z][a-z-]*)(?: [^:\n]*)?:(?!=)[^\n]*\n((?:    [^\n]*\n)*)", JUSTFILE, re.M))
 NIGHTLY = re.findall(r"^_([a-z0-9]+) \*arguments:", JUSTFILE, re.M)
-OTHERS = {"pip", "git", "cd", "export", "python", "python3", "ray", "uv", "zstdcat"}  # programs that are not ours
+# Programs that are not ours.
+OTHERS = {
+    "pip",
+    "git",
+    "cd",
+    "export",
+    "python",
+    "python3",
+    "ray",
+    "uv",
+    "vllm",
+    "zstdcat",
+}
 LEAST = 50  # blocks
 
 

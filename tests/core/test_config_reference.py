@@ -10,7 +10,8 @@ import jsonschema_rs
 import msgspec
 import pytest
 from orl_core.config import RunConfig, decode_config, yaml
-from orl_core.config.fields import description_of, editor_schema, values_of
+from orl_core.config.fields import description_of, values_of
+from orl_core.config.schema import editor_schema
 from orl_core.errors import ConfigError
 from orl_launcher import trainers
 

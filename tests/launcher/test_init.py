@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openreward.environments import Environment
 from orl_core.config import Secret, load_config
-from orl_core.config.fields import editor_schema
+from orl_core.config.schema import editor_schema
 from orl_core.errors import ConfigError
 from orl_core.messages import ToolSpec
 from orl_launcher import trainers

@@ -195,3 +195,25 @@ async def test_weights_older_than_those_of_the_rollout_are_refused() -> None:
             assert (await sampled(version, key)).weight_version == version
         with pytest.raises(EngineAnswerError, match="weights 8"):
             await sampled("8", "a")
+
+
+async def test_first_requests_share_one_engine() -> None:
+    """Else the weights that each rollout began with would be forgotten."""
+    async with Wire("vllm, recognised").serving() as (server, engine):
+        server.weight_version = "5"
+        keys = [str(number) for number in range(16)]
+        await asyncio.gather(*(engine.generate(PROMPT, SAMPLING, key=key) for key in keys))
+        server.weight_version = "4"
+        for key in keys:
+            with pytest.raises(EngineAnswerError):
+                await engine.generate(PROMPT, SAMPLING, key=key)
+
+
+async def test_server_without_a_model_is_asked_again() -> None:
+    async with Wire("vllm, recognised").serving() as (server, engine):
+        assert isinstance(server, VllmServer)
+        server.lists = False
+        with pytest.raises(EngineRefused):  # as SGLang would be asked
+            await engine.generate(PROMPT, SAMPLING, key="a")
+        server.lists = True
+        assert (await engine.generate(PROMPT, SAMPLING, key="a")).token_ids == tuple(ANSWER)

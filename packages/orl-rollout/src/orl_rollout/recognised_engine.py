@@ -10,8 +10,8 @@ from contextlib import AsyncExitStack
 from typing import Any, Self
 
 import msgspec
-from msgspec import Struct
-from orl_core.errors import EngineAnswerError, EngineRefused, boundary
+from msgspec import Struct, structs
+from orl_core.errors import EngineRefused
 from orl_core.trajectory import Generation
 
 from orl_rollout.engine_connection import Connection, Timeouts
@@ -23,21 +23,16 @@ MODELS_BYTES = 1 << 22
 _TIMEOUTS = Timeouts()
 
 
-class Served(Struct, frozen=True, kw_only=True):
-    """A model that a server lists. `root` is its path, `max_model_len` its context in ids."""
-
-    id: str = ""
-    owned_by: str = ""
-    root: str | None = None
-    max_model_len: int | None = None
+class _Model(Struct, frozen=True, kw_only=True):
+    owned_by: str = "sglang"
 
 
 class _Models(Struct, frozen=True, kw_only=True):
-    data: list[Served] = []
+    data: list[_Model] = []
 
 
-async def model_at(connection: Connection) -> Served:
-    """Return the first model that the server lists; an empty one if it lists none.
+async def owner_at(connection: Connection) -> str:
+    """Return who owns the first model that the server lists; "" if it lists none, "sglang" without a list.
 
     Raises:
         EngineError: the server does not answer in time.
@@ -45,9 +40,12 @@ async def model_at(connection: Connection) -> Served:
     try:
         body = await connection.ask("GET", MODELS, MODELS_BYTES)
     except EngineRefused:
-        return Served()
-    with boundary(EngineAnswerError, f"reading {MODELS}"):
-        return next(iter(msgspec.json.decode(body, type=_Models).data), Served())
+        return "sglang"
+    try:
+        models = msgspec.json.decode(body, type=_Models).data
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return "sglang"
+    return models[0].owned_by if models else ""
 
 
 class RecognisedEngine:
@@ -68,9 +66,18 @@ class RecognisedEngine:
 
     async def generate(self, ids: Sequence[int], sampling: Mapping[str, Any], *, key: str) -> Generation:
         """Sample one continuation of `ids`; see `Engine.generate`."""
-        if self._engine is None:
-            owner = (await model_at(self._connection)).owned_by
+        engine = self._engine or await self._recognised()
+        if engine is None:  # the server lists no model yet: this decides nothing
+            async with SglangEngine(self._url, context_tokens=self._context_tokens, timeouts=self._timeouts) as guess:
+                return await guess.generate(ids, sampling, key=key)
+        return await engine.generate(ids, sampling, key=key)
+
+    async def _recognised(self) -> SglangEngine | VllmEngine | None:
+        """Ask the server which engine it is. Return None if it lists no model."""
+        owner = await owner_at(self._connection)
+        if self._engine is None and owner:  # another request may have been faster
             kind = VllmEngine if owner == "vllm" else SglangEngine
-            engine = kind(self._url, context_tokens=self._context_tokens, timeouts=self._timeouts)
+            answered = structs.replace(self._timeouts, first=self._timeouts.retry)
+            engine = kind(self._url, context_tokens=self._context_tokens, timeouts=answered)
             self._engine = await self._life.enter_async_context(engine)
-        return await self._engine.generate(ids, sampling, key=key)
+        return self._engine

@@ -22,18 +22,20 @@ _SAME = {
     "stop_token_ids", "ignore_eos", "skip_special_tokens", "spaces_between_special_tokens", "logit_bias",
 }  # fmt: skip
 _READ = {"logprobs", "detokenize"}
-FLAT = 1000.0  # a temperature that makes the most likely ids equally likely
+HOTTEST = 2.0
 NOT_FINITE = -9999.0
 
 
 class VllmServer(SglangServer):
     """A vLLM server with one scripted model; arguments, state and faults are those of `SglangServer`.
 
-    `processed` is whether it reports logprobs of what it samples from; it may be set.
+    `processed` is whether it reports logprobs of what it samples from, `lists` whether it lists its model; both may be
+    set.
     """
 
     headroom = 0
     processed = True
+    lists = True
 
     def routes(self) -> list[web.RouteDef]:
         """Return every endpoint."""
@@ -44,19 +46,21 @@ class VllmServer(SglangServer):
         ]
 
     async def generated(self, http: web.Request) -> web.StreamResponse:
-        """Answer a request for ids. One with a flat distribution is a client's question, which asks no script."""
+        """Answer a request for ids. One that allows few ids is a client's question, which asks no script."""
         body = msgspec.json.decode(await http.read() or b"{}", type=dict[str, Any])
-        sampling: dict[str, Any] = body.get("sampling_params", {})
-        if sampling.get("temperature", 1.0) < FLAT:
+        allowed: list[int] = body.get("sampling_params", {}).get("allowed_token_ids", [])
+        if not allowed:
             return await super().generated(http)
-        logprob = math.log(1 / sampling["top_k"]) if self.processed else -1.5
-        return web.json_response(_answer([1], [{"token_id": 1, "logprob": logprob}], "length"))
+        logprob = -math.log(len(allowed)) if self.processed else -6.5
+        return web.json_response(_answer(allowed[:1], [{"token_id": allowed[0], "logprob": logprob}], "length"))
 
     def read(self, body: dict[str, Any]) -> GenerateRequest:
         """Read the body of a request for ids."""
         sampling, ids = body["sampling_params"], body["token_ids"]
         if unknown := sampling.keys() - _NAMES.keys() - _SAME - _READ:
             raise Refused(400, f"Unexpected keyword argument {min(unknown)!r}")
+        if sampling.get("temperature", 1.0) > HOTTEST:
+            raise Refused(400, f"temperature must be in [0, 2], got {sampling['temperature']}.")
         if len(ids) + sampling["max_tokens"] > self.context_tokens:
             raise Refused(400, f"max_tokens is too large: {sampling['max_tokens']}. {len(ids)} input tokens")
         kept = {str(_NAMES.get(name, name)): value for name, value in sampling.items() if name not in _READ}
@@ -96,7 +100,7 @@ class VllmServer(SglangServer):
             "root": "stand-in",
             "max_model_len": self.context_tokens,
         }
-        return web.json_response({"object": "list", "data": [model]})
+        return web.json_response({"object": "list", "data": [model] * self.lists})
 
     async def _health(self, http: web.Request) -> web.Response:
         return web.Response()

@@ -63,7 +63,7 @@ def _environment(text: str) -> str:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the file and check it. Return doctor's exit code."""
-    from orl_core.config.fields import editor_schema
+    from orl_core.config.schema import editor_schema
 
     from orl_launcher.doctor.doctor import check_up
     from orl_launcher.init.write import PLAYED_BY_TINY, config_text, schema_for, write_config

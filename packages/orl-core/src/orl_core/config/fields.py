@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Literal
 
-import msgspec
-from msgspec import Struct, inspect
-
-from orl_core.config.schema import RunConfig
+from msgspec import inspect
 
 _WORDS: tuple[tuple[type[inspect.Type], str], ...] = (
     (inspect.IntType, "whole number"),
@@ -69,20 +65,3 @@ def _words(member: inspect.Type) -> Iterator[str]:
         yield " ".join(
             (name, " and ".join(f"{sign} {value:g}" for sign, value in bounds if value is not None))
         ).rstrip()
-
-
-def editor_schema(sections: Mapping[str, type[Struct]]) -> str:
-    """Return the schema as JSON text, with the `sections` of adapters in `trainer`. It refuses less than orl does.
-
-    Its patterns are JavaScript's, which has no `\\Z`.
-    """
-    kinds = {"": RunConfig, **sections}
-    references, components = msgspec.json.schema_components(kinds.values(), ref_template="#/$defs/{name}")
-    refer = dict(zip(kinds, references, strict=True))
-    trainer = components["TrainerConfig"]
-    del trainer["properties"]["sections"]
-    trainer["properties"] |= {name: refer[name] for name in sections}
-    trainer["additionalProperties"] = {"type": "object"}  # a section of another adapter
-    for section in components.values():
-        section["description"] = " ".join(section["description"].split())
-    return json.dumps({**refer[""], "$defs": components}, indent=2, ensure_ascii=False).replace(r"\\Z", "$") + "\n"

@@ -7,12 +7,13 @@ only way to build one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from datetime import date
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta, field
+from msgspec import Meta, Struct, field
 
 from orl_core.config.agent import AgentConfig, Function, agent_mistakes
 from orl_core.config.checked import Checked
@@ -289,3 +290,20 @@ def _without_value(secret: str | dict[str, Any] | None) -> str | dict[str, Any] 
     if isinstance(secret, dict):
         return {**secret, "value": _without_value(secret["value"])}
     return secret if secret == "" else None
+
+
+def editor_schema(sections: Mapping[str, type[Struct]]) -> str:
+    """Return the schema as JSON text, with the `sections` of adapters in `trainer`. It refuses less than orl does.
+
+    Its patterns are JavaScript's, which has no `\\Z`.
+    """
+    kinds = {"": RunConfig, **sections}
+    references, components = msgspec.json.schema_components(kinds.values(), ref_template="#/$defs/{name}")
+    refer = dict(zip(kinds, references, strict=True))
+    trainer = components["TrainerConfig"]
+    del trainer["properties"]["sections"]
+    trainer["properties"] |= {name: refer[name] for name in sections}
+    trainer["additionalProperties"] = {"type": "object"}  # a section of another adapter
+    for section in components.values():
+        section["description"] = " ".join(section["description"].split())
+    return json.dumps({**refer[""], "$defs": components}, indent=2, ensure_ascii=False).replace(r"\\Z", "$") + "\n"

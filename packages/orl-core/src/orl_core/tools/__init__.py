@@ -141,11 +141,12 @@ def thinking(format: ToolFormat) -> tuple[str, str]:  # noqa: A002
 def taught_format(system_prompt_template: str) -> ToolFormat | None:
     """Return the format of the calls that the text shows; None if it shows none that is known by its delimiters.
 
+    Of two formats, it is the one with more words: a prompt may name the delimiter of another format, to forbid it.
     Bare JSON and bare Python have no delimiter, and several formats share one opening: `tool_format` states those.
     """
     shown = system_prompt_template.replace("{{", "{").replace("}}", "}")
-    formats = _FORMATS.items()
-    return next((name for name, form in formats if form.spelling.is_shown_in(shown)), None)
+    words = {name: form.spelling.words_in(shown) for name, form in _FORMATS.items()}
+    return max(words, key=words.__getitem__) if any(words.values()) else None
 
 
 def render_call(call: ToolCall, format: str = "hermes") -> str:  # noqa: A002

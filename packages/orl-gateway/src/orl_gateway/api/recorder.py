@@ -30,6 +30,7 @@ from orl_rollout.edge.secrets import Scrubber
 from orl_rollout.engine_connection import Timeouts
 from orl_rollout.episodes.journal import Journal
 from orl_rollout.loop.engine import Engine
+from orl_rollout.loop.loop import CLOSE_SECONDS
 from orl_rollout.loop.session import Opening
 from orl_rollout.recognised_engine import RecognisedEngine
 from orl_rollout.results.outcome import Outcome
@@ -43,7 +44,7 @@ from orl_gateway.api.gateway import Gateway, key_of, read_whole
 from orl_gateway.dialects.exchange import RequestRefused
 from orl_gateway.episode.episode import Episode
 
-JUDGING_SECONDS = 10.0  # for the judgement of sessions that the end of the gateway ends
+ENDING_SECONDS = CLOSE_SECONDS + 10.0  # for requests and the judgement of sessions that the end of the gateway ends
 ENDED = 1024  # sessions whose outcome a repeated DELETE gets again
 
 
@@ -124,7 +125,7 @@ class Recorder:
             for session in self._sessions.values():
                 session.ended.set()
             with suppress(TimeoutError):  # what is late stays on disk as it was sampled
-                async with asyncio.timeout(JUDGING_SECONDS):
+                async with asyncio.timeout(ENDING_SECONDS):
                     await asyncio.gather(*self._running, return_exceptions=True)
             await self.gateway.__aexit__(*exc)
 

@@ -7,7 +7,6 @@ SGLang's names of sampling parameters, which the loop uses, become vLLM's. Retri
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -42,9 +41,10 @@ NAMES: Mapping[str, str] = {
 
 IGNORED = frozenset({"no_stop_trim"})
 
-# Two ids that are all but equally likely: their processed logprob is that of a half, whatever the model is.
-_PROBE = {"max_tokens": 1, "temperature": 1e4, "top_k": 2, "logprobs": 0, "detokenize": False}
-_HALF, _CLOSE = math.log(0.5), 0.02
+# One allowed id: its processed logprob is that of certainty, whatever the model is.
+_PROBE = {"max_tokens": 1, "temperature": 1.0, "allowed_token_ids": [0], "logprobs": 0, "detokenize": False}
+_CLOSE = 1e-3
+_FLAGS = "Start vLLM 0.32 or later with --enable-scale-out --logprobs-mode processed_logprobs"
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _TIMEOUTS = Timeouts()
@@ -106,11 +106,14 @@ class VllmEngine:
 
     async def _check_logprobs(self, ids: Sequence[int], key: str) -> None:
         """Refuse a server whose logprobs are those before temperature and top_k: vLLM's default."""
-        sampled = read_generation(await self._ask(_PROBE, ids[:1], key), 0.0)
-        if any(abs(logprob - _HALF) > _CLOSE for logprob in sampled.logprobs):
+        try:
+            sampled = read_generation(await self._ask(_PROBE, ids[:1], key), 0.0)
+        except EngineRefused as exc:
+            raise EngineRefused(f"{exc}. {_FLAGS}") from exc
+        if any(abs(logprob) > _CLOSE for logprob in sampled.logprobs):
             raise EngineAnswerError(
-                f"vLLM's logprobs are not those of what it samples from: {sampled.logprobs[0]:.3f}, and "
-                f"not {_HALF:.3f}. Start it with --logprobs-mode processed_logprobs"
+                f"vLLM's logprobs are not those of what it samples from: {sampled.logprobs[0]:.3f} instead of 0 for "
+                f"the only id that was allowed. {_FLAGS}"
             )
         self._processed = bool(sampled.logprobs)
 
