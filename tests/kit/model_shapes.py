@@ -39,12 +39,36 @@ QWEN3: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": False,
     },
 }
+_EIGHT: dict[str, Any] = {
+    "vocab_size": 32_000,
+    "hidden_size": 4096,
+    "intermediate_size": 14_336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+}
 # config.json and billions of parameters, as the model's card or its paper tells them.
 PUBLISHED: dict[str, tuple[dict[str, Any], float]] = {
     "Qwen3-0.6B": (QWEN3["0.6B"], 0.6),
     "Qwen3-4B": (QWEN3["4B"], 4.0),
     "Qwen3-8B": (QWEN3["8B"], 8.2),
     "Qwen3-30B-A3B": (QWEN3["30B-A3B"], 30.5),
+    "Llama-3.1-8B": ({**_EIGHT, "model_type": "llama", "vocab_size": 128_256}, 8.03),
+    "Mistral-7B": ({**_EIGHT, "model_type": "mistral"}, 7.24),
+    "Mixtral-8x7B": ({**_EIGHT, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}, 46.7),
+    "Qwen2.5-7B": (
+        {
+            **_EIGHT,
+            "model_type": "qwen2",
+            "vocab_size": 152_064,
+            "hidden_size": 3584,
+            "intermediate_size": 18_944,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 28,
+            "num_key_value_heads": 4,
+        },
+        7.62,
+    ),
     "gemma-2-2b": (
         {
             "model_type": "gemma2",

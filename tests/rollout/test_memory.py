@@ -12,6 +12,7 @@ from msgspec import structs
 from orl_core.errors import ConfigError
 from orl_rollout.gpus import Gpu
 from orl_rollout.memory import (
+    COUNTED,
     FSDP,
     GIB,
     MEGATRON,
@@ -56,6 +57,11 @@ def updates(draw: st.DrawFn) -> Sizes:
 def test_parameters_are_within_a_twentieth_of_the_published_ones(name: str):
     config, published = PUBLISHED[name]
     assert shape_of(config).parameters / 1e9 == pytest.approx(published, rel=0.05)
+
+
+def test_families_that_may_be_refused_are_compared():
+    assert {config["model_type"] for config, _ in PUBLISHED.values()} == COUNTED
+    assert not shape_of({**QWEN3["4B"], "model_type": "gpt_neox"}).counted
 
 
 def test_images_and_text_count_by_the_text():

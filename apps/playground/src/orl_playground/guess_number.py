@@ -28,7 +28,7 @@ class Guessing(Environment):
     def __init__(self, task_spec: JSONObject | None = None, secrets: dict[str, str] | None = None) -> None:
         super().__init__(task_spec or {}, secrets or {})
         task: dict[str, Any] = {**self.task_spec}
-        self.game = Game(**task)
+        self.game = Game(low=int(task["low"]), high=int(task["high"]), secret=int(task["secret"]))
 
     @classmethod
     def list_splits(cls) -> Sequence[Split | str]:

@@ -93,6 +93,7 @@ def report(
     if shape is None:
         return MemoryReport(table=UNKNOWN)
     sizes = structs.replace(sizes_of(config, settings), share=share or 0.0)
+    frozen = structs.replace(sizes.precision, weights=FROZEN_BYTES, cast=0)
     least = structs.replace(sizes, tokens=1, rollouts=1, context=1, turn=1, share=min(sizes.share, 0.01))
     rollouts = partial(sampling, shape) if share is None else partial(served, shape, gpus[0].total if gpus else 0)
     changes = [
@@ -104,13 +105,13 @@ def report(
         ),
         *((f"-- --sglang-mem-fraction-static {less / 10:g}", {"share": less / 10}) for less in range(9, 0, -1)),
         ("--checkpointing on", {"recompute": True}),
-        ("--lora-rank 32", {"lora_rank": 32}),
+        ("--lora-rank 32", {"lora_rank": 32, "precision": frozen, "copies": 1}),
     ]
     phases = (
         Phase(name="training", memory=partial(training, shape), sizes=sizes, least=least),
         Phase(name="rollouts", memory=rollouts, sizes=sizes, least=least),
     )
-    return report_of(phases, changes, gpus[:1])
+    return report_of(phases, changes, gpus[:1], counted=shape.counted)
 
 
 def training(shape: ModelShape, sizes: Sizes) -> Memory:

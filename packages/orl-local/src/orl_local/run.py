@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from msgspec import structs
 from orl_core.config.limits import context_tokens_of
 from orl_rollout.edge import interrupt
 from orl_rollout.engine_connection import Timeouts
@@ -95,10 +96,12 @@ def _train_beside(plan: Planned, course: Drive) -> None:
     """Run the Course on this thread, with the weights in a child, next to an SGLang."""
 
     async def train_now() -> None:
+        # The child reads once it has imported torch: what is sent must fit into the pipe.
+        without_tasks = structs.replace(plan, schedule=structs.replace(plan.schedule, tasks=(), held_out=()))
         async with AsyncExitStack() as opening:
             child = await opening.enter_async_context(Child())
             served = opening.enter_context(open_engine(plan, child))
-            engine, _ = await asyncio.gather(opening.enter_async_context(served), child.call("begin", plan))
+            engine, _ = await asyncio.gather(opening.enter_async_context(served), child.call("begin", without_tasks))
             await course(LocalPolicy(child, engine), await child.call("place"), engine.gone)
 
     interrupt.run(train_now())

@@ -141,7 +141,7 @@ def _exact_options(request: LaunchRequest, *, fsdp: bool) -> Options:
 def _arguments(
     request: LaunchRequest, backend: Backend, features: Collection[str], model_args: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Return miles' _arguments, and notes for their user. `model_args` is the shape that Megatron needs.
+    """Return miles' arguments, and notes for their user. `model_args` is the shape that Megatron needs.
 
     `features` are the findings of the probe in the trainer's environment.
     """

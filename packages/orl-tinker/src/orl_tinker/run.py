@@ -53,7 +53,7 @@ def planned(run: Run) -> tuple[Schedule, Saved]:
     schedule = schedule_of(run, trainer, ESTIMATORS["grpo"])
     order = order_of(config, schedule.tasks)
     if saved:
-        check_order(config, saved.order, order, saved.step)
+        check_order(config, saved.order, order, saved.step, fixed=("lora_rank",))
     start = structs.replace(saved or Saved(path=""), model=model, order=order)
     return structs.replace(schedule, done=start.step), start
 

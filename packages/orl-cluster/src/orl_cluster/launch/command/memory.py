@@ -82,7 +82,7 @@ def estimate(argv: Sequence[str], layout: Layout, gpus: Sequence[Gpu]) -> Memory
         share=share,
     )
     training = Phase(name="training", memory=partial(training_memory, shape), sizes=sizes, least=sizes)
-    return report_of((training, engine), _changes(argv, sizes, layout), gpus, remarks)
+    return report_of((training, engine), _changes(argv, sizes, layout), gpus, remarks, counted=shape.counted)
 
 
 def sizes_of(argv: Sequence[str], layout: Layout) -> Sizes:
