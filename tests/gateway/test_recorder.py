@@ -161,7 +161,7 @@ async def test_hanging_reward_function_stops_no_session(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three sessions are judged at once, and are on disk as they were sampled; one that hangs is so for ever."""
-    monkeypatch.setattr(recorder_module, "JUDGING_SECONDS", 0.1)
+    monkeypatch.setattr(recorder_module, "ENDING_SECONDS", 0.1)
     async with recorded(model, tmp_path, reward=f"{__name__}:hanging_reward") as recorder:
 
         async def end() -> asyncio.Task[dict[str, Any]]:

@@ -82,6 +82,8 @@ def test_command_has_the_shape_of_the_model(
         (["megatron"], "no note tells its model"),
         (["megatron", "--model", "Qwen/Qwen3-0.6B"], "`hf download Qwen/Qwen3-0.6B --local-dir FOLDER`"),
         (["megatron", "--model", "megatron"], "--model megatron"),
+        (["megatron", *MODEL, "--num-gpus", "2"], "--num-gpus 2"),
+        (["megatron", *MODEL, "--model-args", "x"], "--model-args x"),
         (["megatron", *MODEL, "--output", "fsdp"], "fsdp exists"),
         (["megatron", *MODEL, "--", "--input-dir", "x"], "--input-dir"),
         (["megatron", *MODEL, "--", "-f"], "-f"),

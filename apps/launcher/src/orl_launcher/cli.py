@@ -185,7 +185,7 @@ def entry(group: str) -> EntryPoint:
 
 def make_folder(folder: Path) -> None:
     """Make the folder of a new run."""
-    with boundary(ConfigError, f"making {folder}, the folder of the run"):
+    with boundary(ConfigError, f"making {folder}, the folder of the run (another one: --name)"):
         folder.mkdir(parents=True)
 
 

@@ -37,7 +37,9 @@ Function = Callable[[Sequence[Message], Sequence[ToolSpec]], object]
 
 
 def load_function(name: str) -> Function:
-    """Load the function `module:function`, which takes the messages alone."""
+    """Load the function `module:function`, which takes only the messages."""
+    if not all(name.partition(":")):
+        raise ConfigError(f"--player {name}: name a function as module:function")
     with loading("--player", name) as function:
         if not callable(function) or inspect.iscoroutinefunction(function):
             raise TypeError(f"{type(function).__name__} is no plain function of messages")

@@ -61,6 +61,16 @@ def _environment(text: str) -> str:
     return cli.address(text)
 
 
+def _file_of(name: str) -> Path:
+    """Return the file for an environment without `--output`."""
+    return Path(f"{name.rpartition('/')[2].lower()}.yaml")
+
+
+def _refuse_existing(output: Path | None) -> None:
+    if output and output.exists():
+        raise cli.UsageError(f"{output} exists already. Choose another --output")
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Write the file and check it. Return doctor's exit code."""
     from orl_core.config.schema import editor_schema
@@ -70,10 +80,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     if not arguments.environment:
         raise cli.UsageError(f"no environment. Give {KINDS} (see {invocation()} init --help)")
-    if arguments.output and arguments.output.exists():
-        raise cli.UsageError(f"{arguments.output} exists already. Choose another --output")
+    name = arguments.variant or arguments.environment
+    _refuse_existing(arguments.output or (None if "://" in name else _file_of(name)))
     env = _surveyed(arguments)
-    output: Path = arguments.output or Path(f"{env.name.rpartition('/')[2].lower()}.yaml")
+    output: Path = arguments.output or _file_of(env.name)
+    _refuse_existing(output)
     trainer = trainers.find_trainer(arguments.trainer)
     editors = editor_schema(trainers.sections())
     schema, missing = schema_for(output, editors)

@@ -7,6 +7,7 @@ also be read with `zstdcat`: each holds lines of JSON.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import deque
 from itertools import islice, starmap
 from pathlib import Path
@@ -124,7 +125,7 @@ def _chosen(path: Path, arguments: argparse.Namespace, most: int) -> list[tuple[
     if wanted is None:
         return [*deque(matching, most)]
     if wanted < 0:
-        last = deque(matching, -wanted)
+        last = deque(matching, min(-wanted, sys.maxsize))
         chosen = [*last][:1] if len(last) == -wanted else []
     else:
         chosen = [*islice((one for one in matching if one[0] == wanted), 1)]

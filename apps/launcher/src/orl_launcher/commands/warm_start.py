@@ -27,10 +27,12 @@ from orl_rollout.run_folder.contract import CHECKPOINT, WarmStart
 
 from orl_launcher import cli, invocation
 from orl_launcher.checkpoints import refuse_missing
+from orl_launcher.commands import rollout
 from orl_launcher.configuration import resolve
 from orl_launcher.made_models import warm_starter
 from orl_launcher.options import PLAYED, add_shared
 from orl_launcher.playground import first_model, playground
+from orl_launcher.trainers import holds_out
 from orl_launcher.view.progress import counting
 
 if TYPE_CHECKING:
@@ -47,7 +49,6 @@ EXAMPLES = """\
   orl warm-start --config my.yaml --journal runs/NAME --min-reward 1     the episodes of a run with the full reward
   orl warm-start --config my.yaml --rows chats.jsonl                {"messages": [...], "tools": [...]} in each line
   orl train local --config my.yaml --model runs/NAME                  and train the result
-  orl rollout --config my.yaml --model runs/NAME --split eval_splits     or measure it
 """
 EPISODES = 2_000  # most that a function plays
 CONCURRENCY = 64
@@ -65,19 +66,28 @@ def add_options(parser: cli.Parser) -> None:
     parser.add_argument(
         "--min-reward", type=float, metavar="X", help="leave out episodes with less reward (default: none)"
     )
-    for name, kind, what in (("steps", cli.positive, "steps"), ("batch-size", cli.positive, "rows"), ("lr", float, "")):
+    for name, kind, what in (("steps", cli.positive, "steps"), ("batch-size", cli.positive, "rows"), ("lr", _rate, "")):
         usual = f"{what or 'first rate'} of training (default: as the model's size asks for)"
         parser.add_argument(f"--{name}", type=kind, default=argparse.SUPPRESS, metavar="N", help=usual)
     cli.add_name(parser)
 
 
+def _rate(text: str) -> float:
+    number = float(text)
+    if not 0 < number < 1:
+        raise argparse.ArgumentTypeError(f"expected a number between 0 and 1, not {text!r}")
+    return number
+
+
 def run(arguments: argparse.Namespace) -> int:
-    """Gather episodes, train, and print the figures."""
+    """Gather episodes, train, print the figures, and play the held-out tasks as `orl rollout` does."""
     from orl_rollout.run_folder.config_file import write_config
 
     from orl_launcher.episodes import ScriptedPlayer, load_function
 
     started = time.monotonic()
+    if arguments.rows and arguments.min_reward is not None:
+        raise cli.UsageError("--min-reward: conversations have no reward. Leave it out")
     config, folder, _ = resolve(arguments, "{}-warm-start", model="needed")
     refuse_missing(config)
     player = ScriptedPlayer(load_function(arguments.player), arguments.player) if arguments.player else None
@@ -93,13 +103,16 @@ def run(arguments: argparse.Namespace) -> int:
         figures = _train(reachable, _good(outcomes, options.min_reward), options, folder)
     figures["seconds_total"] = round(time.monotonic() - started, 1)
     replace(folder / "summary.json", msgspec.json.format(msgspec.json.encode(figures), indent=2) + b"\n")
-    again = f"--config {arguments.config} --model {folder}"
     cli.console().print(
         f"held-out loss {figures['held_out_loss']:.3g} over {figures['held_out_episodes']} episodes, in training "
-        f"{figures['train_loss']:.3g}. To train the model: {invocation()} train {config.trainer.backend} {again}; "
-        f"to measure it: {invocation()} rollout {again}"
+        f"{figures['train_loss']:.3g}. To train the model: {invocation()} train {config.trainer.backend} "
+        f"--config {arguments.config} --model {folder}"
     )
-    return 0
+    if not holds_out(config):
+        return 0
+    played = vars(cli.Parser("rollout", ["--split", "eval_splits"]).parse())
+    own = {"name": None, "samples": config.eval.samples, "trainer.load": None, "trainer.model": str(folder)}
+    return rollout.run(argparse.Namespace(**(played | vars(arguments) | own)))
 
 
 def _read(config: RunConfig, model: str, options: argparse.Namespace) -> list[Outcome]:

@@ -66,7 +66,8 @@ async def _ask(url: str) -> dict[str, Any]:
             healthy = [str(worker["url"]) for worker in workers if worker.get("is_healthy")]
             if workers and not healthy:
                 raise EngineError(f"a router without a healthy worker (of {len(workers)})")
-            for model in [] if workers else (await _fields_of(http, "v1/models")).get("data", [])[:1]:
+            models: list[dict[str, Any]] = [] if workers else (await _fields_of(http, "v1/models")).get("data", [])
+            for model in models[:1]:
                 about |= {"model_path": model.get("root"), "context_length": model.get("max_model_len")}
             if workers:
                 about["workers"] = f"a router, {len(healthy)} of {len(workers)} workers healthy"

@@ -149,6 +149,10 @@ def _noted(conversion: Conversion, trainer: str, output: Path) -> Checkpoint:
 
 def _origin(conversion: Conversion) -> Path:
     """Return the folder of the Hugging Face checkpoint that training began with, which has config and tokenizer."""
+    options = cluster_of(conversion.trainer)
+    for option, value in (("--num-gpus", options.num_gpus), ("--model-args", options.model_args)):
+        if value:
+            raise ConfigError(f"{option} {value}: only a conversion to Megatron uses it. Leave it out")
     named = conversion.trainer.model or conversion.checkpoint.model
     if not named:
         raise ConfigError(

@@ -146,7 +146,7 @@ def taught_format(system_prompt_template: str) -> ToolFormat | None:
     """
     shown = system_prompt_template.replace("{{", "{").replace("}}", "}")
     words = {name: form.spelling.words_in(shown) for name, form in _FORMATS.items()}
-    return max(words, key=words.__getitem__) if any(words.values()) else None
+    return max(_FORMATS, key=words.__getitem__) if any(words.values()) else None
 
 
 def render_call(call: ToolCall, format: str = "hermes") -> str:  # noqa: A002
