@@ -48,7 +48,8 @@ def test_commands_teach_and_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     Path("stones.py").write_text(CODE, encoding="utf-8")
     names: dict[str, Any] = {"__name__": "stones"}
     exec(compile(CODE, "stones.py", "exec"), names)
-    commands = [shlex.split(line)[1:] for line in LINES if line.startswith("just ")]
+    begins = re.compile(r"(?:uv run orl|just) ")
+    commands = [shlex.split(begins.sub("", line)) for line in LINES if begins.match(line)]
     assert [words[0] for words in commands][:4] == ["init", "doctor", "warm-start", "train-local"]
     with serve(names["Stones"]) as served:
         for recipe, *words in commands:

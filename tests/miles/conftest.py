@@ -9,9 +9,9 @@ import pytest
 
 from tests.slime import episode
 from tests.slime.conftest import environment, fresh_process, hosted
-from tests.two_pythons.fixtures import cluster, orl, python, working
+from tests.two_pythons.fixtures import cluster, orl, python, pythons, working
 
-__all__ = ["cluster", "environment", "fresh_process", "hosted", "orl", "python", "working"]
+__all__ = ["cluster", "environment", "fresh_process", "hosted", "orl", "python", "pythons", "working"]
 
 
 @pytest.fixture(scope="session")

@@ -12,9 +12,9 @@ from orl_rollout.runtime import admission, stack
 from tests.kit.tokenizers import open_once
 from tests.slime import episode
 from tests.slime.playing import Hosted
-from tests.two_pythons.fixtures import cluster, orl, python, working
+from tests.two_pythons.fixtures import cluster, orl, python, pythons, working
 
-__all__ = ["cluster", "orl", "python", "working"]
+__all__ = ["cluster", "orl", "python", "pythons", "working"]
 
 # Only slime from autumn 2026 on plays on several nodes.
 collect_ignore = [] if finds("slime.rollout.fully_async_distributed") else ["test_real_distributed.py"]

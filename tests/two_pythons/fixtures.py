@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -41,10 +43,23 @@ class Orl:
 
 
 @pytest.fixture(scope="session")
-def python(trainer: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    python = str(make_environment(tmp_path_factory.mktemp("second") / "env", trainer))
-    with forked_probe.forking(python):
-        yield python
+def pythons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
+    """Return the Python of a trainer's second environment, which is made once."""
+    with ExitStack() as life:
+
+        @cache
+        def python_of(trainer: str) -> str:
+            python = str(make_environment(tmp_path_factory.mktemp("second") / "env", trainer))
+            life.enter_context(forked_probe.forking(python))
+            return python
+
+        yield python_of
+
+
+@pytest.fixture
+def python(trainer: str, pythons: Callable[[str], str]) -> str:
+    """Not of the session: modules of tests give `trainer` different values."""
+    return pythons(trainer)
 
 
 @pytest.fixture

@@ -42,17 +42,18 @@ __all__ = [
 ]
 
 
-# Formats of tags come before those of JSON: a prompt with an example in tags may show its tools as JSON.
+# `taught_format` returns the first one that a prompt shows. Formats of tags come before those of JSON, as tools may be
+# shown as JSON beside an example in tags, and JSON before a single delimiter, which a prompt may name to forbid it.
 _FORMATS: Mapping[ToolFormat, WireFormat] = {
     **parameter_tags.FORMATS,
     "glm45": glm45.GLM45,
+    **json_formats.FORMATS,
     "mistral": mistral.MISTRAL,
     "deepseek": deepseek.DEEPSEEK,
     "gpt_oss": gpt_oss.GPT_OSS,
     "gemma4": gemma4.GEMMA4,
     "kimi_k3": kimi_k3.KIMI_K3,
     **pythonic.FORMATS,
-    **json_formats.FORMATS,
 }
 # Families of models as their names begin. A name is compared in lower case, alone also without `-`, `_` and `.`.
 _FAMILIES: dict[str, ToolFormat] = {
@@ -141,12 +142,10 @@ def thinking(format: ToolFormat) -> tuple[str, str]:  # noqa: A002
 def taught_format(system_prompt_template: str) -> ToolFormat | None:
     """Return the format of the calls that the text shows; None if it shows none that is known by its delimiters.
 
-    Of two formats, it is the one with more words: a prompt may name the delimiter of another format, to forbid it.
     Bare JSON and bare Python have no delimiter, and several formats share one opening: `tool_format` states those.
     """
     shown = system_prompt_template.replace("{{", "{").replace("}}", "}")
-    words = {name: form.spelling.words_in(shown) for name, form in _FORMATS.items()}
-    return max(_FORMATS, key=words.__getitem__) if any(words.values()) else None
+    return next((name for name, form in _FORMATS.items() if form.spelling.is_shown_in(shown)), None)
 
 
 def render_call(call: ToolCall, format: str = "hermes") -> str:  # noqa: A002

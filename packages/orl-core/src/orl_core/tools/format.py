@@ -101,6 +101,6 @@ class Spelling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     families: tuple[str, ...] = ()
     examples: tuple[tuple[str, ...], ...] = ()
 
-    def words_in(self, prompt: str) -> int:
-        """Count the words of the longest example of a call that a system prompt has; 0 if it has none."""
-        return max((len(words) for words in self.examples if all(word in prompt for word in words)), default=0)
+    def is_shown_in(self, prompt: str) -> bool:
+        """Return whether a system prompt has an example of a call."""
+        return any(all(word in prompt for word in words) for words in self.examples)
