@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,13 @@ from orl_core.config import load_config
 from orl_core.errors import ConfigError
 from orl_tinker.options import check_options, own_options
 
-from examples.tinker_config import main, translated
-
 ROOT = Path(__file__).parents[2]
+_place = spec_from_file_location("tinker_config", ROOT / "examples" / "tinker_config.py")  # slime has `examples` too
+assert _place is not None
+_example = module_from_spec(_place)
+assert _place.loader is not None
+_place.loader.exec_module(_example)
+main, translated = _example.main, _example.translated
 
 FILE = ROOT / "tests" / "golden" / "tinker" / "tinker-config.yaml"
 
