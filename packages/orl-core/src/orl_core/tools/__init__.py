@@ -43,7 +43,7 @@ __all__ = [
 
 
 # `taught_format` returns the first one that a prompt shows. Formats of tags come before those of JSON, as tools may be
-# shown as JSON beside an example in tags, and JSON before a single delimiter, which a prompt may name to forbid it.
+# shown as JSON next to an example in tags, and JSON before a single delimiter, which a prompt may name to forbid it.
 _FORMATS: Mapping[ToolFormat, WireFormat] = {
     **parameter_tags.FORMATS,
     "glm45": glm45.GLM45,
