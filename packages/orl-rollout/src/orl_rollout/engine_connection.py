@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from io import BytesIO
+from types import MappingProxyType
 from typing import Any, Self
 
 import aiohttp
@@ -36,6 +37,7 @@ FIRST_PAUSE_SECONDS = 0.1  # the upper bound of the first pause between attempts
 LONGEST_PAUSE_SECONDS = 8.0
 LONGEST_MESSAGE = 300  # characters of an error, which may repeat the answer
 
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 _RETRIED = frozenset({408, 429})  # and every 5xx: vLLM answers 503 while it is paused
 
 
@@ -52,6 +54,9 @@ class Timeouts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     total: float = 1800.0
     retry: float = RolloutConfig().patience
     first: float = 10.0
+
+
+_TIMEOUTS = Timeouts()
 
 
 class _ErrorMessage(Struct, frozen=True, kw_only=True):
@@ -129,6 +134,36 @@ class Connection:
                 raise EngineTimeout(f"{url}: no whole answer within {self._timeouts.total:g} s") from exc
             except UnsafeAnswer as exc:
                 raise EngineAnswerError(f"{url}: {exc}") from exc
+
+
+class EngineClient:
+    """Hold the connection and the settings of a client of an engine. Used as `async with`; one object per event loop.
+
+    Args:
+        url: the address of a server or router without a path, such as `http://127.0.0.1:30000`.
+        context_tokens: the server's context length in ids; `max_new_tokens` is clamped to what it leaves.
+        payload: fields added to every request's body.
+        timeouts: the engine's timeouts.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        context_tokens: int,
+        payload: Mapping[str, Any] = _NOTHING,
+        timeouts: Timeouts = _TIMEOUTS,
+    ) -> None:
+        self.connection = Connection(url, timeouts)
+        self.context_tokens = context_tokens
+        self.payload = dict(payload)
+
+    async def __aenter__(self) -> Self:
+        await self.connection.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.connection.__aexit__(*exc)
 
 
 def fitted(sampling: Mapping[str, Any], known: frozenset[str], room: int) -> dict[str, Any]:

@@ -56,7 +56,7 @@ class Tool(Struct, frozen=True, kw_only=True):
 
     @property
     def problem(self) -> str:
-        """What keeps the tool from running on this machine, or ""."""
+        """Return the reason why the tool cannot run on this machine; "" if it can."""
         gpus = self.installation.findings.gpus
         few = f"this machine has {gpus} GPUs but the conversion needs {self.gpus}" if gpus < self.gpus else ""
         return self.installation.missing or few

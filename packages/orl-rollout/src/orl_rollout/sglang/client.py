@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, Self
+from typing import Any
 
 from orl_core.errors import EngineRefused
 from orl_core.trajectory import Generation
 
-from orl_rollout.engine_connection import Connection, Timeouts, body_of, fitted
+from orl_rollout.engine_connection import EngineClient, body_of, fitted
 from orl_rollout.sglang.answer import ASKED, read_generation
 
 ROUTING_KEY = "X-SMG-Routing-Key"  # SGLang's router sends equal keys to the same worker
@@ -38,38 +37,9 @@ SAMPLING_PARAMETERS = frozenset({
     "structural_tag", "custom_params", "logit_bias", "sampling_seed", "stream_interval",
 })  # fmt: skip
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
-_TIMEOUTS = Timeouts()
 
-
-class SglangEngine:
-    """An SGLang server or router at `url`, used as `async with`; one object per event loop.
-
-    Args:
-        url: the server's address without a path, such as `http://127.0.0.1:30000`.
-        context_tokens: the server's context length in ids; `max_new_tokens` is clamped to what it leaves.
-        payload: fields added to every request's body.
-        timeouts: the engine's timeouts.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        context_tokens: int,
-        payload: Mapping[str, Any] = _NOTHING,
-        timeouts: Timeouts = _TIMEOUTS,
-    ) -> None:
-        self._connection = Connection(url, timeouts)
-        self._context_tokens = context_tokens
-        self._payload = dict(payload)
-
-    async def __aenter__(self) -> Self:
-        await self._connection.__aenter__()
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self._connection.__aexit__(*exc)
+class SglangEngine(EngineClient):
+    """An SGLang server or router at `url`, used as `async with`; one object per event loop."""
 
     async def generate(self, ids: Sequence[int], sampling: Mapping[str, Any], *, key: str) -> Generation:
         """Sample one continuation of `ids`. The `seconds` of the answer include all attempts and pauses.
@@ -84,16 +54,16 @@ class SglangEngine:
         started = time.monotonic()
         # The caller's parameters replace those that keep tokens exact.
         exact: dict[str, Any] = {"no_stop_trim": True, "skip_special_tokens": False}
-        params = exact | fitted(sampling, SAMPLING_PARAMETERS, self._context_tokens - len(ids))
+        params = exact | fitted(sampling, SAMPLING_PARAMETERS, self.context_tokens - len(ids))
         if not ids:
             raise EngineRefused("there is no id to continue")
-        if len(ids) > self._context_tokens - HEADROOM_TOKENS:
+        if len(ids) > self.context_tokens - HEADROOM_TOKENS:
             return Generation(token_ids=(), logprobs=(), finish_reason="length")
-        body = body_of({**self._payload, "sampling_params": params, "return_logprob": True}, "input_ids", ids)
-        fields: dict[str, Any] = {**self._payload, **(params.get("custom_params") or {})}
+        body = body_of({**self.payload, "sampling_params": params, "return_logprob": True}, "input_ids", ids)
+        fields: dict[str, Any] = {**self.payload, **(params.get("custom_params") or {})}
         wanted = [name for name in ASKED if fields.get(name)]
-        most = _most(params["max_new_tokens"], self._context_tokens if wanted else 0)
-        answer = await self._connection.ask("POST", "/generate", most, body, {ROUTING_KEY: key})
+        most = _most(params["max_new_tokens"], self.context_tokens if wanted else 0)
+        answer = await self.connection.ask("POST", "/generate", most, body, {ROUTING_KEY: key})
         return read_generation(answer, time.monotonic() - started, wanted)
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, Self
+from functools import cached_property
+from typing import Any
 
 from orl_core.errors import EngineAnswerError, EngineRefused
 from orl_core.trajectory import Generation
 
-from orl_rollout.engine_connection import Connection, Timeouts, body_of, fitted
+from orl_rollout.engine_connection import EngineClient, body_of, fitted
 from orl_rollout.vllm.answer import read_generation
 
 PATH = "/inference/v1/generate"
@@ -46,37 +46,20 @@ _PROBE = {"max_tokens": 1, "temperature": 1.0, "allowed_token_ids": [0], "logpro
 _CLOSE = 1e-3
 _FLAGS = "Start vLLM 0.32 or later with --enable-scale-out --logprobs-mode processed_logprobs"
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
-_TIMEOUTS = Timeouts()
 
-
-class VllmEngine:
+class VllmEngine(EngineClient):
     """A vLLM server or router at `url`, used as `async with`; one object per event loop.
 
     The server must report logprobs of the distribution that it samples from: `--logprobs-mode processed_logprobs`. Its
-    first answer shows whether it does. Arguments are those of `SglangEngine`.
+    first answer shows whether it does.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        context_tokens: int,
-        payload: Mapping[str, Any] = _NOTHING,
-        timeouts: Timeouts = _TIMEOUTS,
-    ) -> None:
-        self._connection = Connection(url, timeouts)
-        self._context_tokens = context_tokens
-        self._payload = dict(payload)
-        self._processed = False
-        self._began: dict[str, int] = {}  # the version of the weights that each rollout began with
+    _processed = False  # whether its logprobs were checked
 
-    async def __aenter__(self) -> Self:
-        await self._connection.__aenter__()
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self._connection.__aexit__(*exc)
+    @cached_property
+    def _began(self) -> dict[str, int]:
+        """The version of the weights that each rollout began with."""
+        return {}
 
     async def generate(self, ids: Sequence[int], sampling: Mapping[str, Any], *, key: str) -> Generation:
         """Sample one continuation of `ids`; see `SglangEngine.generate`.
@@ -85,7 +68,7 @@ class VllmEngine:
             EngineError: a parameter vLLM does not take, a refusal, no answer in time, an answer whose ids and logprobs
                 cannot be trusted, or older weights than those that the rollout began with.
         """
-        started, room = time.monotonic(), self._context_tokens - len(ids)
+        started, room = time.monotonic(), self.context_tokens - len(ids)
         params = {"skip_special_tokens": False} | fitted(sampling, IGNORED | NAMES.keys(), room)
         if not ids:
             raise EngineRefused("there is no id to continue")
@@ -100,9 +83,9 @@ class VllmEngine:
         return generation
 
     async def _ask(self, params: Mapping[str, Any], ids: Sequence[int], key: str) -> bytes:
-        body = body_of({**self._payload, "sampling_params": params}, "token_ids", ids)
+        body = body_of({**self.payload, "sampling_params": params}, "token_ids", ids)
         most = ANSWER_BYTES + TOKEN_BYTES * params["max_tokens"]
-        return await self._connection.ask("POST", PATH, most, body, {SESSION: key})
+        return await self.connection.ask("POST", PATH, most, body, {SESSION: key})
 
     async def _check_logprobs(self, ids: Sequence[int], key: str) -> None:
         """Refuse a server whose logprobs are those before temperature and top_k: vLLM's default."""
