@@ -28,9 +28,10 @@ from orl_core.config import RunConfig, decode_config
 from orl_core.datum import Datum
 from orl_local.engine.in_process_engine import InProcessEngine, loop_thread
 from orl_local.engine.local_model import load_model, on_device
+from orl_local.engine.served_engine import Server, WeightSender
 from orl_local.engine.sglang_control import SglangControl
 from orl_local.engine.sglang_process import Launch, SglangProcess
-from orl_local.engine.weights import WeightSender
+from orl_local.engine.weights import SharedWeights
 from orl_local.learner import Learner
 from orl_local.memory import fitted, sizes_of, training
 from orl_local.settings import Settings, settings_of
@@ -204,6 +205,15 @@ def rows_of(conversations: Sequence[Sequence[int]], prompt: int) -> list[Row]:
     return rows
 
 
+class Weights(SharedWeights):
+    """Weights in this process, asked as those in another one."""
+
+    async def call(self, name: str, *arguments: Any) -> Any:
+        return getattr(self, name)(*arguments)
+
+    def stop(self) -> None: ...
+
+
 def syncs_to(url: str, model: Any, *, small: bool) -> dict[str, float]:
     """Return the seconds of each way to send the weights, once it has run before."""
     control = SglangControl(url)
@@ -211,9 +221,10 @@ def syncs_to(url: str, model: Any, *, small: bool) -> dict[str, float]:
     with TemporaryDirectory() as folder:
         ways = {"sync, checkpoint": False} if small else {"sync, checkpoint": False, "sync": True}
         for name, handles in ways.items():
-            sender = WeightSender(control, Path(folder), handles=handles)
-            asyncio.run(sender.send(model, "0"))
-            _, seconds[name] = timed(lambda sender=sender: asyncio.run(sender.send(model, "1")))
+            server = Server(url=url, context_tokens=0, folder=Path(folder), own=handles)
+            sender = WeightSender(Weights(model), control, server)
+            asyncio.run(sender.send("0"))
+            _, seconds[name] = timed(lambda sender=sender: asyncio.run(sender.send("1")))
     return seconds
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from zlib import crc32
 
 import msgspec
+from msgspec import structs
 from orl_core.config import RunConfig, decode_config
 from orl_core.messages import Action, ToolResult
 from orl_core.task import Task, row_of
@@ -101,7 +102,9 @@ def tasks(count: int, split: str = "train") -> list[Task]:
 def make_run(folder: Path, checkpoint: Path | str | None, *, held_out: int = 0, count: int = 4, **trainer: Any) -> Run:
     """A run of two groups of four, over `count` tasks, in `folder`."""
     small = {"n_samples": 4, "rollout_batch_size": 2, "num_rollout": 2, "lr": 1e-3}
-    own = {name: trainer.pop(name) for name in LocalOptions.__struct_fields__ if name in trainer}
+    own = {
+        field.encode_name: trainer.pop(field.name) for field in structs.fields(LocalOptions) if field.name in trainer
+    }
     tree = {
         "environments": {ENVIRONMENT: {}},
         "secrets": {"token": "sesame-123"},

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from orl_local.engine.served_engine import ServedEngine
 from orl_local.engine.sglang_control import SglangControl
+from orl_local.engine.weights import SharedWeights
 from orl_local.planning import planned
 from orl_local.policy import LocalPolicy
 from orl_local.rank import Rank
@@ -106,6 +107,19 @@ def served(faults: tuple[Fault, ...] = ()) -> Generator[tuple[Loaded, SglangCont
         thread.join(10)
 
 
+class Direct:
+    """The weights of a model of this process; see `Worker`."""
+
+    def __init__(self, model: Any, *, keep: bool = False) -> None:
+        self.weights = SharedWeights(model, keep=keep)
+
+    async def call(self, name: str, *arguments: Any) -> Any:
+        return getattr(self.weights, name)(*arguments)
+
+    def stop(self) -> None:
+        pass
+
+
 class Near:
     """The rank of a run on threads of this process; see `Worker`."""
 
@@ -122,6 +136,6 @@ class Near:
 
     async def train(self, run: Run, engine: ServedEngine, player: Player) -> None:
         """Train as a run with SGLang does, but for the process of the rank."""
-        policy, record = LocalPolicy(self, engine), Record(run, (), {}, lambda *_: None)
+        policy, record = LocalPolicy(self, engine, ahead=self.plan.schedule.ahead), Record(run, (), {}, lambda *_: None)
         async with engine:
             await Course(run, self.plan.schedule, policy, player, record).run()

@@ -10,7 +10,7 @@ import pytest
 import torch
 from orl_core.errors import ConfigError
 from orl_local.engine.lora import ADAPTER, policy_weights, with_adapters
-from orl_local.engine.weights import WeightSender
+from orl_local.engine.served_engine import Server, WeightSender
 from orl_local.run import train
 from torch import Tensor
 from transformers import Qwen3ForCausalLM
@@ -18,7 +18,7 @@ from transformers import Qwen3ForCausalLM
 from tests.local.checkpoints import weights_of
 from tests.local.distance import ROUNDING, distance
 from tests.local.fakes import Player, by_row, make_run, rows
-from tests.local.stand_in import served
+from tests.local.stand_in import Direct, served
 
 RANK = 4
 
@@ -52,7 +52,8 @@ def test_policy_weights_are_those_of_the_merged_model(model: Qwen3ForCausalLM, a
 
 async def test_an_engine_beside_training_gets_the_merged_weights(adapted: Any, tmp_path: Path):
     with served() as (server, control):
-        await WeightSender(control, tmp_path).send(adapted, "1")
+        mine = Server(url=control.url, context_tokens=4096, folder=tmp_path)
+        await WeightSender(Direct(adapted), control, mine).send("1")
         merged = dict(policy_weights(adapted))
         assert all(torch.equal(weight, merged[name].to(torch.bfloat16)) for name, weight in server.state.items())
 

@@ -179,6 +179,14 @@ def test_largest_micro_batches_that_fit_are_chosen(
     assert training(shape, sizes_of(run.config, chosen)).total <= room * gpu.total
 
 
+def test_engine_that_plays_meanwhile_gives_nothing_back(tmp_path: Path):
+    run, settings = settled(tmp_path, asynchronous=True)
+    shape = shape_of(QWEN3["0.6B"])
+    chosen, gives = fitted(run.config, settings, shape, (Gpu(total=140 * GIB),), 0.5)
+    assert (chosen.recompute, gives) == (True, False)
+    assert fitted(run.config, settings, shape, (Gpu(total=20 * GIB),), 0.5)[1]
+
+
 def test_settings_that_are_given_stay(tmp_path: Path):
     run, settings = settled(tmp_path)
     shape = shape_of(QWEN3["0.6B"])

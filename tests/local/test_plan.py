@@ -54,6 +54,7 @@ def test_plan_says_what_a_run_would_do(checkpoint: Path, tmp_path: Path, monkeyp
         ("no/such/folder", {}, "no/such/folder"),
         ("", {"advantage_estimator": "ppo"}, "ppo"),
         ("", {"n_samples": 1}, "`n_samples` is 1"),
+        ("", {"asynchronous": True}, "--async needs an SGLang"),
         ("", {"rollout_batch_size": 5}, "4 tasks, and a step takes 5"),
     ],
 )
@@ -117,6 +118,17 @@ def test_sglang_that_cannot_run_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(engine_plan, "missing_for_sglang", lambda: "no GPU")
     with pytest.raises(ConfigError, match="no GPU"):
         engine_of("sglang", TINY, ())
+
+
+@pytest.mark.parametrize(("gib", "fits"), [(80, True), (4, False)])
+def test_rollouts_ahead_need_memory_for_both(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gib: int, fits: bool
+):
+    monkeypatch.setattr(engine_plan, "missing_for_sglang", lambda: "")
+    monkeypatch.setattr(planning, "gpu_memory", lambda: (Gpu(total=gib << 30, free=gib << 30),))
+    extra = ("--sglang-mem-fraction-static", "0.3" if fits else "0.89")
+    with nullcontext() if fits else pytest.raises(ConfigError, match="--async needs memory"):
+        assert planned(tmp_path, checkpoint, *extra, engine="sglang", asynchronous=True).command
 
 
 def test_options_of_sglang_are_split_from_other_words():

@@ -26,6 +26,7 @@ from orl_local.run import train
 from orl_rollout.loop.engine import Engine
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.runtime.runtime import RolloutRequest
+from orl_rollout.training.rows import Row
 from orl_testing import SglangServer
 
 from tests.local.fakes import End, Player, by_row, make_run, rows, summary
@@ -35,6 +36,7 @@ from tests.local.test_sglang_process import gone
 STAND_IN = Launch(
     model="m", context_tokens=4096, program=(sys.executable, "-m", "orl_testing.sglang"), memory_saver=True
 )
+AHEAD = {"asynchronous": True}
 ASKED: dict[str, Any] = {"max_new_tokens": 3, "temperature": 1.0, "stop_token_ids": []}
 
 
@@ -78,6 +80,49 @@ async def test_training_goes_on_with_the_weights_of_each_step(checkpoint: Path, 
         assert 0 < row["logprob_difference"] < 0.05  # of bf16
     for request in server.requests:
         assert "sampling_seed" in request.body["sampling_params"]
+
+
+async def test_rollouts_ahead_have_the_weights_before_the_update(checkpoint: Path, tmp_path: Path):
+    run = make_run(tmp_path / "run", checkpoint, held_out=2, num_rollout=3, engine="http://127.0.0.1:9", **AHEAD)
+    player = Watched(run.config)
+    with served() as (server, _):
+        near = Near(run)
+        await near.train(run, engine_over(near, server, tmp_path), player)
+        assert not server.released
+    assert player.versions == {
+        ("eval/0", "0"), ("train/1", "0"), ("train/2", "0"), ("eval/1", "1"), ("train/3", "1"), ("eval/2", "2"),
+        ("eval/3", "3"),
+    }  # fmt: skip
+    steps = [row for row in rows(run) if row["kind"] == "train"]
+    assert [row["staleness"] for row in steps] == [0.0, 1.0, 1.0]
+
+
+@pytest.mark.slow
+async def test_engine_killed_during_an_update_gets_the_same_weights(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    trainer: dict[str, Any] = {"max_logprob_difference": 1e9, "engine": "http://127.0.0.1:9", **AHEAD}
+    run = make_run(tmp_path / "run", checkpoint, **trainer)
+    written: list[dict[str, int]] = []
+    async with mortal(tmp_path, checkpoint, **trainer) as (server, near):
+        write, update = near.rank.write, near.rank.update
+
+        def note(folder: Path) -> None:
+            write(folder)
+            written.append(near.rank.fingerprints())
+
+        def killing(batch: list[Row], step: int) -> dict[str, float]:
+            if step == 1:
+                server.kill()
+            return update(batch, step)
+
+        monkeypatch.setattr(near.rank, "write", note)
+        monkeypatch.setattr(near.rank, "update", killing)
+        player = Watched(run.config, script=lambda key: float(key[-1] in "04"))
+        await near.train(run, server.engine, player)
+    assert player.versions == {("train/1", "0"), ("train/2", "0")}
+    assert written[0] == written[1] != written[2]  # the first sync, the restart, the second sync
+    assert summary(run)["steps"] == 2
 
 
 async def test_memory_is_the_trainers_between_batches(checkpoint: Path, tmp_path: Path):
@@ -185,7 +230,7 @@ async def test_server_that_lives_is_not_started_again(
 ):
     monkeypatch.setattr(sglang_process, "DEATH_SECONDS", 0.2)
     async with mortal(tmp_path, checkpoint) as (server, near), server.engine as engine:
-        monkeypatch.setattr(near.rank, "send", lambda *_: refuse())
+        monkeypatch.setattr(near.rank, "write", lambda _: refuse())
         with pytest.raises(EngineError, match="no"):
             await engine.publish("0")
 

@@ -43,7 +43,7 @@ FIELDS: dict[str, tuple[Any, str, Any]] = {
     "correction": ("token_mask", "correction", "token_mask"),
     "correction_cap": (2.0, "correction_cap", 2.0),
 }
-ELSEWHERE = {"engine", "save_total_limit", "clip_low", "clip_high"}  # of the engine, of checkpoints, tested below
+ELSEWHERE = {"engine", "asynchronous", "save_total_limit", "clip_low", "clip_high"}  # tested elsewhere, or below
 
 
 @pytest.mark.parametrize("option", FIELDS)
@@ -98,6 +98,7 @@ def test_bounds_are_those_of_the_options(tmp_path: Path, trainer: dict[str, Any]
         ({"advantage_estimator": "ppo"}, (), "grpo, gspo, cispo, dr_grpo"),
         ({"advantage_estimator": "cispo", "clip_low": 0.1}, (), "`clip_low`"),
         ({"correction": "off", "correction_cap": 2.0}, (), "`correction_cap`"),
+        ({"correction": "off", "asynchronous": True}, (), "`async`"),
         ({"optimizer": "adamw_8bit"}, (), "bitsandbytes"),
         ({"optimizer": "adafactor", "adam_beta2": 0.9}, (), "`adam_beta2`"),
         ({"optimizer": "adafactor", "adam_eps": 1e-9}, (), "`adam_eps`"),

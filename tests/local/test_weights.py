@@ -14,15 +14,15 @@ from urllib.request import Request, urlopen
 import pytest
 import torch
 from orl_core.errors import EngineError
-from orl_local.engine.served_engine import ServedEngine, Server
+from orl_local.engine.served_engine import ServedEngine, Server, WeightSender
 from orl_local.engine.sglang_control import SglangControl
 from orl_local.engine.weight_check import METRIC
-from orl_local.engine.weights import WeightSender, buckets, fingerprints, named_as_saved
+from orl_local.engine.weights import SharedWeights, buckets, fingerprints, named_as_saved
 from safetensors.torch import load_file
 from transformers import Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from tests.local.fakes import Player, by_row, make_run, summary
-from tests.local.stand_in import Loaded, Near, Tamper, Weights, served, untouched
+from tests.local.stand_in import Direct, Loaded, Near, Tamper, Weights, served, untouched
 
 
 def generate(url: str, count: int) -> dict[str, Any]:
@@ -44,13 +44,17 @@ def trained(model: Qwen3ForCausalLM) -> Qwen3ForCausalLM:
     return other
 
 
+def sender_of(model: Any, control: SglangControl, folder: Path, *, own: bool = False) -> WeightSender:
+    server = Server(url=control.url, context_tokens=4096, folder=folder, own=own)
+    return WeightSender(Direct(model), control, server)
+
+
 async def test_weights_arrive_in_bf16_with_their_version(
     model: Qwen3ForCausalLM, trained: Qwen3ForCausalLM, tmp_path: Path
 ):
     with served() as (server, control):
-        sender = WeightSender(control, tmp_path)
-        await sender.send(model, "0")
-        await sender.send(trained, "1")
+        await sender_of(model, control, tmp_path).send("0")
+        await sender_of(trained, control, tmp_path).send("1")
         assert server.weight_version == "1"
         assert torch.equal(server.state["model.norm.weight"], trained.model.norm.weight.to(torch.bfloat16))
         assert all(weight.dtype == torch.bfloat16 for weight in load_file(tmp_path / "model.safetensors").values())
@@ -109,7 +113,7 @@ async def test_weights_wait_for_requests_of_others(model: Qwen3ForCausalLM, tmp_
     with served() as (server, control):
         server.flush_cache = partial(flush, server.flush_cache)
         others = await waits(server)
-        syncing = asyncio.create_task(WeightSender(control, tmp_path).send(model, "0"))
+        syncing = asyncio.create_task(sender_of(model, control, tmp_path).send("0"))
         while not flushed:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         assert not flushed[0]
@@ -118,33 +122,55 @@ async def test_weights_wait_for_requests_of_others(model: Qwen3ForCausalLM, tmp_
         assert len((await others)["output_token_logprobs"]) == 4
 
 
+class Shared(Direct):
+    """Weights whose handles the machine refuses, or that have none."""
+
+    refused = True
+
+    async def call(self, name: str, *arguments: Any) -> Any:
+        if name == "share" and self.refused:
+            raise EngineError("CUDA IPC")
+        return await super().call(name, *arguments)
+
+
 async def test_checkpoint_is_sent_once_handles_have_failed(
     model: Qwen3ForCausalLM, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     with served() as (server, control):
-        sender = WeightSender(control, tmp_path, handles=True)  # no `sglang` is here
-        await sender.send(model, "0")
-        await sender.send(model, "1")
+        mine = Server(url=control.url, context_tokens=4096, folder=tmp_path, own=True)
+        sender = WeightSender(Shared(model), control, mine)
+        await sender.send("0")
+        await sender.send("1")
         assert server.weights == [str(tmp_path)] * 2
     assert [str(tmp_path) in record.message for record in caplog.records] == [True]
+
+
+async def test_weights_without_handles_go_as_a_checkpoint(
+    model: Qwen3ForCausalLM, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    with served() as (server, control):
+        await sender_of(model, control, tmp_path, own=True).send("0")
+        assert server.weights == [str(tmp_path)]
+    assert not caplog.records
 
 
 async def test_engine_that_takes_no_weights_leaves_handles_in_use(
     model: Qwen3ForCausalLM, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     with served() as (server, control):
-        sender = WeightSender(control, tmp_path, handles=True)
+        mine = Server(url=control.url, context_tokens=4096, folder=tmp_path, own=True)
+        sender = WeightSender(Shared(model), control, mine)
         server.tamper = lambda weights: weights["nothing"]  # pyright: ignore[reportAttributeAccessIssue]
         with pytest.raises(EngineError, match=str(tmp_path)):
-            await sender.send(model, "0")
+            await sender.send("0")
         assert "CUDA IPC" not in caplog.text
         server.tamper = untouched
-        await sender.send(model, "1")
+        await sender.send("1")
     assert "CUDA IPC" in caplog.text  # handles were tried again
 
 
 def test_tied_weights_are_written_once(model: Qwen3ForCausalLM, tmp_path: Path):
-    WeightSender(SglangControl("http://127.0.0.1:9"), tmp_path).write(model)
+    SharedWeights(model).write(tmp_path)
     written = load_file(tmp_path / "model.safetensors")
     assert model.config.tie_word_embeddings
     assert written.keys() == model.state_dict().keys() - {"lm_head.weight"}
@@ -274,6 +300,20 @@ async def test_logprobs_stop_what_checksums_do_not_show(
             await near.train(run, ServedEngine(near, mine), Player(run.config, by_row))
     assert "logprobs" in summary(run)["error"]
     assert not (run.folder / "metrics.jsonl").exists()  # nothing trained
+
+
+def test_kept_weights_stay_those_that_were_taken(trained: Qwen3ForCausalLM, tmp_path: Path):
+    kept = SharedWeights(trained, keep=True)
+    kept.take()
+    before = kept.fingerprints()
+    with torch.no_grad():
+        for weight in trained.parameters():
+            weight.add_(1.0)
+    kept.write(tmp_path)
+    written = fingerprints(load_file(tmp_path / "model.safetensors").items())
+    assert kept.fingerprints() == before == {**written, "lm_head.weight": before["lm_head.weight"]}
+    kept.take()
+    assert kept.fingerprints() == fingerprints(trained.state_dict().items()) != before
 
 
 def test_one_changed_bit_changes_its_fingerprint(model: Qwen3ForCausalLM):

@@ -68,12 +68,14 @@ def schedule_of(trainer: TrainerConfig, **more: Any) -> Schedule:
     return Schedule(trainer=trainer, estimator=ESTIMATORS["grpo"], tasks=TASKS, **more)
 
 
-def course(folder: Path, policy: Counted, *, done: int = 0, held_out: int = 2, **trainer: Any) -> Course:
+def course(
+    folder: Path, policy: Counted, *, done: int = 0, held_out: int = 2, ahead: bool = False, **trainer: Any
+) -> Course:
     sizes = {"n_samples": 2, "rollout_batch_size": 2, "num_rollout": 3, **trainer}
     tree = {"environments": {ENVIRONMENT: {}}, "eval": {"interval": 2}, "trainer": sizes}
     config = decode_config(tree, "test")
     run = Run(config=config, folder=folder, task_data=folder / "tasks.jsonl")
-    schedule = schedule_of(config.trainer, held_out=TASKS[:held_out], done=done)
+    schedule = schedule_of(config.trainer, held_out=TASKS[:held_out], done=done, ahead=ahead)
     record = Record(run, ("orl-core", "no-such-package"), {"resumed_step": done}, lambda *_: None)
     return Course(run, schedule, policy, policy, record)
 
@@ -104,6 +106,74 @@ async def test_step_plays_updates_publishes_and_measures(tmp_path: Path) -> None
     assert (whole["steps"], whole["resumed_step"], "error" in whole) == (3, 0, False)
     assert "orl-core" in whole["versions"]
     assert "no-such-package" not in whole["versions"]
+
+
+class Ahead(Counted):
+    """Trains until a rollout of the next step has begun, and plays until the update has ended."""
+
+    last = 3
+
+    def __init__(self, faults: Mapping[str, BaseException] = {}) -> None:
+        super().__init__(faults)
+        self.begun, self.trained, self.cancelled = asyncio.Event(), asyncio.Event(), 0
+        self.trained.set()
+
+    async def update(self, rows: Sequence[Row], step: int) -> Mapping[str, float]:
+        self.begun.clear()
+        self.trained.clear()
+        if step < self.last:
+            await self.begun.wait()
+        self.trained.set()
+        return await super().update(rows, step)
+
+    async def play(self, request: RolloutRequest, engine: Engine) -> Outcome:
+        self.begun.set()
+        try:
+            await self.trained.wait()
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return await super().play(request, engine)
+
+
+async def test_rollouts_ahead_play_during_an_update(tmp_path: Path) -> None:
+    policy = Ahead()
+    await asyncio.wait_for(course(tmp_path, policy, ahead=True, save_interval=2).run(), 10)
+    assert policy.said == [
+        "publish 0", "eval/0", "train/1",
+        "update 1", "train/2", "publish 1",
+        "update 2", "train/3", "publish 2", "save 2", "eval/2",
+        "update 3", "publish 3", "eval/3", "save 3",
+    ]  # fmt: skip
+    rows = [row for row in metrics_log.read(tmp_path / "metrics.jsonl") if row.kind == "train"]
+    assert [row.metrics["staleness"] for row in rows] == [0.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("fault", "steps", "cancelled"),
+    [({"update 1": OrlError("no memory")}, 0, 4), ({"train/2": RunAborted("too many")}, 1, 0)],
+)
+async def test_fault_with_rollouts_ahead_ends_them(
+    tmp_path: Path, fault: dict[str, BaseException], steps: int, cancelled: int
+) -> None:
+    policy = Ahead(fault)
+    with pytest.raises(OrlError):
+        await asyncio.wait_for(course(tmp_path, policy, ahead=True).run(), 10)
+    assert summary(tmp_path)["steps"] == steps
+    assert policy.cancelled == cancelled
+
+
+async def test_drift_is_judged_of_fresh_rollouts_only(tmp_path: Path) -> None:
+    policy = Ahead()
+
+    async def update(rows: Sequence[Row], step: int) -> Mapping[str, float]:
+        return {**await Ahead.update(policy, rows, step), "logprob_difference": 0.9}
+
+    policy.update, policy.last = update, 12
+    ahead = course(tmp_path, policy, ahead=True, num_rollout=12)
+    await asyncio.wait_for(ahead.run(), 10)
+    assert summary(tmp_path)["steps"] == 12
 
 
 async def test_run_goes_on_after_the_steps_that_are_done(tmp_path: Path) -> None:

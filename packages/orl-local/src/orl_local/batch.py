@@ -84,7 +84,7 @@ def ids_of(members: Sequence[Member], device: torch.device) -> Ids:
 
     def joined(name: str) -> Any:
         values = [getattr(ids, name) for ids in several]
-        return None if values[0] is None else torch.cat(values).to(device)
+        return None if values[0] is None else sent(torch.cat(values), device)
 
     names = ("advantages", "sampled", "share", "rollout", "old", "weight", "drift")
     return Ids(rollouts=several[0].rollouts, **{name: joined(name) for name in names})
@@ -115,11 +115,16 @@ class Batch(Struct, frozen=True, kw_only=True):
 
 def batch_of(members: Sequence[Member], device: torch.device) -> Batch:
     """Return `members` as one micro-batch on `device`."""
-    rows = [torch.tensor(one.token_ids, device=device) for one in members]
+    rows = [torch.tensor(one.token_ids) for one in members]
     return Batch(
-        token_ids=pad_sequence(rows, batch_first=True),
-        mask=pad_sequence([torch.ones_like(row) for row in rows], batch_first=True),
-        row=torch.tensor([number for number, one in enumerate(members) for _ in one.places], device=device),
-        column=torch.tensor([place for one in members for place in one.places], device=device),
+        token_ids=sent(pad_sequence(rows, batch_first=True), device),
+        mask=sent(pad_sequence([torch.ones_like(row) for row in rows], batch_first=True), device),
+        row=sent(torch.tensor([number for number, one in enumerate(members) for _ in one.places]), device),
+        column=sent(torch.tensor([place for one in members for place in one.places]), device),
         ids=ids_of(members, device),
     )
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor of the CPU on `device`. Nothing waits for what a GPU computes."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

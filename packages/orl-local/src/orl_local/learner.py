@@ -117,9 +117,10 @@ class Learner:
             if number and self.settings.algorithm.ratio == "sequence" and not all(one.alone for one in members):
                 self._score_drift(members)
             sums = self._until_it_fits(lambda members=members: self._gradient(members))
+            read = dict(zip(sums, torch.stack([*sums.values()]).tolist(), strict=True))  # the one wait for a GPU
             if not number:
-                self._check_difference(float(sums[DIFFERENCE]) + apart, ids[0] + count)
-            numbers.append(self._apply(sums, ids[number]))
+                self._check_difference(read[DIFFERENCE] + apart, ids[0] + count)
+            numbers.append(self._apply(read, sums["grad_norm"], ids[number]))
         return {
             name: sum(one[name] * size for one, size in zip(numbers, ids, strict=True)) / max(1, sum(ids))
             for name in numbers[0]
@@ -163,13 +164,13 @@ class Learner:
             by_place: dict[int, Tensor] = {}
             for places, batch in self._batches(members):
                 sizes = [len(members[place].places) for place in places]
-                by_place.update(zip(places, self._scorer(batch).logprobs.cpu().split(sizes), strict=True))
-            return torch.cat([by_place[place] for place in range(len(members))])
+                by_place.update(zip(places, self._scorer(batch).logprobs.split(sizes), strict=True))
+            return torch.cat([by_place[place] for place in range(len(members))]).cpu()
 
         return self._until_it_fits(score)
 
     def _gradient(self, members: Sequence[Member]) -> dict[str, Tensor]:
-        """Add the gradients of an update. Return the loss and the sums over ids of its other numbers."""
+        """Add the gradients of an update. Return the loss, the norm, and the sums over ids of its other numbers."""
         self.optimizer.zero_grad(set_to_none=True)
         ids, sums = sum(len(one.places) for one in members), dict[str, Tensor]()
         for _, batch in self._batches(members):
@@ -188,14 +189,12 @@ class Learner:
                 "nll": -now.sum(),
                 **({"kl": kl.sum()} if self._reference else {}),
             }
-            sums = {name: value + sums.get(name, 0.0) for name, value in numbers.items()}
-        return sums
-
-    def _apply(self, sums: Mapping[str, Tensor], ids: int) -> dict[str, float]:
-        """Apply the gradient, if it is finite. Return the numbers of the update."""
+            sums = {name: value.float() + sums.get(name, 0.0) for name, value in numbers.items()}
         norm = torch.nn.utils.get_total_norm([one.grad for one in self._trained if one.grad is not None])
-        sums = {**sums, "grad_norm": norm}
-        numbers = dict(zip(sums, torch.stack([one.float() for one in sums.values()]).tolist(), strict=True))
+        return {**sums, "grad_norm": norm.float()}
+
+    def _apply(self, numbers: Mapping[str, float], norm: Tensor, ids: int) -> dict[str, float]:
+        """Apply the gradient of this `norm`, [], if it is finite. Return the numbers of the update."""
         if not math.isfinite(numbers["grad_norm"]):
             self.optimizer.zero_grad(set_to_none=True)
             raise OrlError(

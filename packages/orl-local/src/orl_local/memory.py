@@ -67,13 +67,16 @@ def fitted(
     """Return the settings with what the options leave open, and whether an SGLang with its `share` gives memory back.
 
     Activations are kept if they fit, with the engine or without it; then the micro-batches are as large as fits. On a
-    CPU the settings stay as they are. A GPU computes activations of a model of unknown size again.
+    CPU the settings stay as they are. A GPU computes activations of a model of unknown size again. An engine that plays
+    during an update (`async`) needs its share and the weights that it has; without that room it would have to give back.
     """
     own, chosen = own_options(config.trainer), config.trainer.max_tokens_per_gpu
     careful = structs.replace(settings, recompute=own.checkpointing != "off")
     if not gpus or shape is None:
         return (careful if gpus else settings), True
-    for recompute, room in product((False, True), (USED - share, USED)):
+    kept = FROZEN_BYTES * shape.parameters / gpus[0].total
+    rooms = (USED - share - kept,) if own.asynchronous else (USED - share, USED)
+    for recompute, room in product((False, True), rooms):
         for tokens in (chosen,) if chosen else MICRO_BATCHES:
             fits = structs.replace(settings, recompute=recompute, tokens=tokens)
             needed = training(shape, sizes_of(config, fits)).total

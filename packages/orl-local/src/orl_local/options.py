@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta
+from msgspec import Meta, field
 from orl_core.config import TrainerConfig
 from orl_core.config.checked import Checked
 from orl_core.limits import Positive
@@ -30,6 +30,10 @@ class LocalOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             "the address of an SGLang that you serve. auto: sglang if it can run and the model is not tiny.",
         ),
     ] = "auto"
+    asynchronous: Annotated[
+        bool,
+        Meta(description="Play the rollouts of the next step while this one trains; needs SGLang and memory for both."),
+    ] = field(default=False, name="async")
     lora_rank: Annotated[
         Positive | None,
         Meta(description="Rank of LoRA adapters at every linear layer, which train alone; null trains all weights."),

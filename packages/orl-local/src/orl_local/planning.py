@@ -79,6 +79,8 @@ def planned(run: Run) -> Planned:
     settings = settings_of(config, parameters, words)
     engine, gpus = engine_of(own.engine, parameters, sglang), gpu_memory()[:1]
     settings, releases = fitted(config, settings, shape, gpus, engine.memory_share or 0.0)
+    if own.asynchronous:
+        _check_ahead(engine, releases=releases)
     schedule = schedule_of(run, trainer, settings.algorithm.advantage, None)
     filled = structs.replace(config, trainer=trainer)
     order = order_of(filled, settings, schedule.tasks)
@@ -86,7 +88,7 @@ def planned(run: Run) -> Planned:
         check_settings(filled, start, order)
     return Planned(
         run=run,
-        schedule=structs.replace(schedule, done=start.step or 0 if start else 0),
+        schedule=structs.replace(schedule, done=start.step or 0 if start else 0, ahead=own.asynchronous),
         settings=settings,
         engine=engine,
         name=name,
@@ -98,6 +100,17 @@ def planned(run: Run) -> Planned:
         order=order,
         start=start,
     )
+
+
+def _check_ahead(engine: EngineChoice, *, releases: bool) -> None:
+    """Refuse rollouts during an update if the engine cannot play then."""
+    if engine.engine == "transformers":
+        raise ConfigError(f"--async needs an SGLang, which plays while this process trains, but {engine}")
+    if releases and not engine.url:
+        raise ConfigError(
+            "--async needs memory for SGLang and training at once, and the estimate finds no room. Lower "
+            "--max-context-len or -- --sglang-mem-fraction-static, train adapters (--lora-rank 32), or leave it out"
+        )
 
 
 def check(plan: Planned) -> None:

@@ -27,15 +27,19 @@ if TYPE_CHECKING:
 
 
 class LocalPolicy:
-    """The weights of `worker` and the engine that samples with them; see `orl_rollout.training.policy.Policy`."""
+    """The weights of `worker` and the engine that samples with them; see `orl_rollout.training.policy.Policy`.
 
-    def __init__(self, worker: Worker, engine: ServedEngine | InProcessEngine) -> None:
-        self._worker, self._release = worker, engine.release
+    `ahead`: the engine samples during an update, too.
+    """
+
+    def __init__(self, worker: Worker, engine: ServedEngine | InProcessEngine, *, ahead: bool = False) -> None:
+        self._worker, self._release, self._ahead = worker, engine.release, ahead
         self.publish, self.engine = engine.publish, engine.client
 
     async def update(self, rows: Sequence[Row], step: int) -> Mapping[str, float]:
         """Make the updates of a step where the weights are."""
-        await self._release()
+        if not self._ahead:
+            await self._release()
         return await self._uncut(2, "update", list(rows), step)
 
     async def save(self, folder: Path, step: int) -> None:

@@ -30,10 +30,8 @@ from orl_rollout.training.rows import Row
 
 from orl_local.checkpoints import STATE, note, whole
 from orl_local.engine.local_model import load_model, on_device
-from orl_local.engine.lora import base_of, load_adapter, policy_weights, with_adapters
-from orl_local.engine.served_engine import Server
-from orl_local.engine.sglang_control import SglangControl
-from orl_local.engine.weights import WeightSender, fingerprints, named_as_saved, save_policy
+from orl_local.engine.lora import load_adapter, with_adapters
+from orl_local.engine.weights import SharedWeights, save_policy
 from orl_local.learner import Learner
 from orl_local.options import own_options
 from orl_local.planning import Planned
@@ -41,13 +39,13 @@ from orl_local.planning import Planned
 PARENT_SECONDS = 0.2  # between two looks whether the parent lives
 
 
-class Rank:
+class Rank(SharedWeights):
     """The weights of one run. `check` as in Learner."""
 
     def __init__(self, plan: Planned, check: Callable[[], None]) -> None:
         self._plan, self._check = plan, check
         self._loaded: Any = load_model(plan.base, frozen=plan.settings.lora_rank is not None)
-        self._sender: WeightSender | None = None
+        super().__init__(keep=plan.schedule.ahead)
 
     def place(self) -> int:
         """Move the weights to the device, with adapters and optimizer. Return the number of parameters.
@@ -69,7 +67,7 @@ class Rank:
             with boundary(ConfigError, f"reading {folder / STATE}"):
                 state = torch.load(folder / STATE, map_location=model.device, weights_only=True)
                 self.learner.restore(state["optimizer"], state["schedule"])
-        self.model: Any = model
+        self.model = model
         return parameters
 
     def update(self, rows: list[Row], step: int) -> dict[str, float]:
@@ -88,29 +86,6 @@ class Rank:
             states = {"optimizer": self.learner.optimizer.state_dict(), "schedule": self.learner.schedule.state_dict()}
             torch.save(states, fresh / STATE)
             note(fresh, folder, plan.start.model if plan.start else lasting_name(plan.name), plan.order, step)
-
-    def send(self, server: Server, version: str) -> dict[str, int]:
-        """Send the weights to SGLang, and return their fingerprints.
-
-        Raises:
-            EngineError: they do not arrive.
-        """
-        sent = self.fingerprints()
-        if self._sender is None:
-            handles = server.own and torch.cuda.is_available() and named_as_saved(base_of(self.model))
-            self._sender = WeightSender(SglangControl(server.url), server.folder, handles=handles)
-        asyncio.run(self._sender.send(self.model, version))
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()  # what updates and the sync needed, the engine can have
-        return sent
-
-    def write(self, server: Server) -> None:
-        """Write the weights as a checkpoint from which SGLang starts."""
-        WeightSender(SglangControl(server.url), server.folder).write(self.model)
-
-    def fingerprints(self) -> dict[str, int]:
-        """Return a fingerprint of each weight as it is sent."""
-        return fingerprints(policy_weights(self.model))
 
 
 def main(descriptor: int, parent: int) -> None:

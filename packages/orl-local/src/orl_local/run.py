@@ -102,7 +102,8 @@ def _train_beside(plan: Planned, course: Drive) -> None:
             child = await opening.enter_async_context(Child())
             served = opening.enter_context(open_engine(plan, child))
             engine, _ = await asyncio.gather(opening.enter_async_context(served), child.call("begin", without_tasks))
-            await course(LocalPolicy(child, engine), await child.call("place"), engine.gone)
+            policy = LocalPolicy(child, engine, ahead=plan.schedule.ahead)
+            await course(policy, await child.call("place"), engine.gone)
 
     interrupt.run(train_now())
 

@@ -119,6 +119,8 @@ def _check(config: RunConfig, algorithm: Algorithm, own: LocalOptions) -> None:
         raise ConfigError("`turn_advantages` gives each id its own advantage, and gspo has one ratio. Use grpo")
     if own.clip_low is not None and algorithm.cap is not None:
         raise ConfigError("`clip_low` is set, and cispo bounds a ratio from above only. Remove it")
+    if own.asynchronous and own.correction == "off":
+        raise ConfigError("`async` trains on rollouts of older weights, and `correction` is off. Remove one of them")
     if own.correction_cap is not None and own.correction == "off":
         raise ConfigError("`correction_cap` is set, and `correction` is off. Remove one of them")
     if own.optimizer == "adamw_8bit" and find_spec("bitsandbytes") is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import aiohttp
 import msgspec
@@ -18,6 +18,7 @@ from orl_rollout.edge.http import HttpClient, read, read_error
 
 Memory = Literal["weights", "kv_cache", "cuda_graph"]
 
+JSON = {"Content-Type": "application/json"}
 ANSWER_BYTES = 1 << 24
 HEALTH_SECONDS = 5.0
 CONTROL_SECONDS = 600.0  # for an update of large weights from a slow disk
@@ -39,13 +40,23 @@ class _Answer(Struct):
 
 
 class SglangControl:
-    """Ask one server.
+    """Ask one server. Inside `async with` one client stays open.
 
     Every method but `healthy` raises EngineError if the server refuses or does not answer.
     """
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
+        self._http: HttpClient | None = None
+
+    async def __aenter__(self) -> Self:
+        self._http = HttpClient(self.url)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        http, self._http = self._http, None
+        if http:
+            await http.close()
 
     async def healthy(self) -> bool:
         """Return whether the server answers and is ready."""
@@ -114,12 +125,14 @@ class SglangControl:
         return answer
 
     async def _ask(self, method: str, path: str, body: object, seconds: float) -> bytes:
+        if self._http is None:
+            async with self:
+                return await self._ask(method, path, body, seconds)
+        sent: dict[str, Any] = {"data": msgspec.json.encode(body), "timeout": aiohttp.ClientTimeout(total=seconds)}
         with boundary(EngineError, f"SGLang: {method} {path}"):
-            async with HttpClient(self.url, timeout=aiohttp.ClientTimeout(total=seconds)) as http:
-                headers = {"Content-Type": "application/json"}
-                async with http.request(method, path, headers=headers, data=msgspec.json.encode(body)) as answer:
-                    if answer.status != 200:
-                        text = (await read_error(answer)).decode("utf-8", "replace")
-                        error = EngineRefused if answer.status in _REFUSED else EngineError
-                        raise error(f"SGLang: {method} {path}: HTTP {answer.status}: {text}")
-                    return await read(answer, ANSWER_BYTES)
+            async with self._http.request(method, path, headers=JSON, **sent) as answer:
+                if answer.status != 200:
+                    text = (await read_error(answer)).decode("utf-8", "replace")
+                    error = EngineRefused if answer.status in _REFUSED else EngineError
+                    raise error(f"SGLang: {method} {path}: HTTP {answer.status}: {text}")
+                return await read(answer, ANSWER_BYTES)

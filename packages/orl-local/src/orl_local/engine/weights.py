@@ -1,29 +1,23 @@
-"""The trainer's weights to an SGLang: by handles of the GPU that both use (CUDA IPC), or as a checkpoint in a folder.
+"""Weights as an SGLang gets them: handles of the GPU that both use (CUDA IPC), a checkpoint, and fingerprints.
 
-Handles send 0.6B parameters in 0.04 s, and a checkpoint in 1.9 s (docs/evidence.md). The checkpoint is for
-engines that take no handles: those at an address, a mixture of experts, a container that forbids CUDA IPC. An engine
-that died starts from it. The engine computes in bf16, so weights are sent in bf16, with LoRA adapters merged.
+The engine computes in bf16, so weights are sent in bf16, with LoRA adapters merged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from orl_core.errors import EngineError, boundary
-from orl_rollout.logs import logger_of
 from orl_rollout.tokenizer.pretrained import load_pretrained
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
 from orl_local.engine.lora import base_of, policy_weights, save_adapter
-from orl_local.engine.sglang_control import SglangControl
-
-logger = logger_of("orl")
 
 BUCKET_BYTES = 512 << 20
 SENT = torch.bfloat16  # the type of weights as they are sent
@@ -31,75 +25,69 @@ _CHUNK = 1 << 20  # elements that are hashed at once
 _PRIME = 1_000_003
 
 
-class WeightSender:
-    """Sends the weights of a model to the SGLang of `control`, and leaves its prefix cache empty.
+class SharedWeights:
+    """The weights of `model` for an SGLang. `keep`: those that were taken are kept while the model trains on.
 
-    `handles`: the engine is on the trainer's GPU, and `sglang` is in this environment. `folder` is for a checkpoint of
-    the latest weights, without tokenizer.
+    An engine that dies gets the same weights again, and its rollouts go on.
     """
 
-    def __init__(self, control: SglangControl, folder: Path, *, handles: bool = False) -> None:
-        self._control = control
-        self._handles = handles
-        self.folder = folder
+    def __init__(self, model: Any = None, *, keep: bool = False) -> None:
+        self.model, self._keep = model, keep
+        self._kept: list[tuple[str, Tensor]] | None = None
+        self._buckets: Iterator[list[tuple[str, Tensor]]] = iter(())
+        self._bucket: list[tuple[str, Tensor]] | None = None
 
-    async def send(self, model: PreTrainedModel, version: str) -> None:
-        """Let the engine compute with the weights of `model` from now on, as `version`.
+    def take(self) -> None:
+        """Take the weights of now for the engine."""
+        self._kept = list(as_sent(policy_weights(self.model))) if self._keep else None
 
-        Once handles have failed and the checkpoint has not, checkpoints are sent. An engine that takes weights neither
-        way died.
+    def share(self, number: int) -> str | None:
+        """Return handles of bucket `number` of the taken weights; None after the last one.
+
+        None at once if the engine could not use them. A bucket keeps its memory until the next call.
 
         Raises:
-            EngineError: the weights cannot be sent, or the engine refuses them.
+            EngineError: this machine shares no memory of its GPU.
         """
-        if self._handles:
-            try:
-                await self._send_handles(model, version)
-            except EngineError as fault:
-                await self._send_checkpoint(model, version)
-                self._handles = False
-                logger.warning("weights go through %s from now on: %s", self.folder, fault)
-        else:
-            await self._send_checkpoint(model, version)
-        await self._control.flush_cache()
+        with boundary(EngineError, "sharing weights by CUDA IPC"):
+            if number == 0:
+                usable = torch.cuda.is_available() and named_as_saved(base_of(self.model))
+                self._buckets = buckets(self._weights()) if usable else iter(())
+            self._bucket = next(self._buckets, None)
+            if self._bucket is not None:
+                return handles_of(self._bucket)
+            if torch.cuda.is_available():
+                torch.cuda.ipc_collect()
+                torch.cuda.empty_cache()  # what updates and the sync needed, the engine can have
+        return None
 
-    def write(self, model: PreTrainedModel) -> None:
-        """Write the weights of `model` to `folder`.
+    def write(self, folder: Path) -> None:
+        """Write the taken weights to `folder`, as a checkpoint for SGLang.
 
         Raises:
             EngineError: the disk is full, or cannot be written.
         """
-        with boundary(EngineError, f"writing weights to {self.folder}"):
-            write_weights(model, self.folder, _cast)
+        with boundary(EngineError, f"writing weights to {folder}"):
+            write_weights(self.model, folder, as_sent(self._weights()))
 
-    async def _send_checkpoint(self, model: PreTrainedModel, version: str) -> None:
-        self.write(model)
-        try:
-            await self._control.update_from_disk(str(self.folder), version)
-        except EngineError as fault:
-            raise EngineError(f"{fault}. Let SGLang read {self.folder}, if it runs in a container") from fault
+    def fingerprints(self) -> dict[str, int]:
+        """Return a fingerprint of each of the taken weights."""
+        return fingerprints(self._weights())
 
-    async def _send_handles(self, model: PreTrainedModel, version: str) -> None:
-        """Send bucket by bucket. The memory of a bucket is freed once the engine has answered and the GPU is idle."""
-        for bucket in buckets(policy_weights(model)):
-            with boundary(EngineError, "sharing weights by CUDA IPC"):
-                serialized = _serialized(bucket)
-                torch.cuda.synchronize()  # the engine must not read what is still being computed
-            await self._control.update_from_tensors(serialized, version)
-            torch.cuda.synchronize()
-        torch.cuda.ipc_collect()
+    def _weights(self) -> Iterable[tuple[str, Tensor]]:
+        return policy_weights(self.model) if self._kept is None else self._kept
 
 
-def write_weights(model: Any, folder: Path, cast: Callable[[Tensor], Tensor] = Tensor.detach) -> None:
-    """Write the weights of the policy, each as `cast` returns it, tied ones once."""
+def write_weights(model: Any, folder: Path, weights: Iterable[tuple[str, Tensor]]) -> None:
+    """Write `weights`, which are those of the policy at some time, tied ones once."""
     base = base_of(model)
-    weights = {name: cast(one).cpu() for name, one in policy_weights(model) if name not in base.all_tied_weights_keys}
-    base.save_pretrained(folder, state_dict=weights)
+    written = {name: one.detach().cpu() for name, one in weights if name not in base.all_tied_weights_keys}
+    base.save_pretrained(folder, state_dict=written)
 
 
 def save_policy(model: Any, name: str, chat_template: str | None, folder: Path) -> None:
     """Write weights and adapters of the policy, and the tokenizer of the checkpoint `name` with the run's template."""
-    write_weights(model, folder)
+    write_weights(model, folder, policy_weights(model))
     save_adapter(model, folder)
     tokenizer = load_pretrained(name)
     tokenizer.chat_template = chat_template or tokenizer.chat_template
@@ -115,24 +103,24 @@ def named_as_saved(model: PreTrainedModel) -> bool:
     return revert_weight_conversion(model, weights).keys() == weights.keys()
 
 
+def as_sent(weights: Iterable[tuple[str, Tensor]]) -> Generator[tuple[str, Tensor]]:
+    """Yield weights in bf16, and buffers of integers unchanged."""
+    for name, weight in weights:
+        yield name, weight.detach().to(SENT) if weight.is_floating_point() else weight.detach()
+
+
 def buckets(weights: Iterable[tuple[str, Tensor]], most: int = BUCKET_BYTES) -> Generator[list[tuple[str, Tensor]]]:
     """Yield all `weights` as sent, in their order, in lists of at most `most` bytes; a larger tensor is alone in its.
 
     Tied weights are one tensor under several names. Each name is sent, as in a checkpoint without tying.
     """
     bucket: list[tuple[str, Tensor]] = []
-    for name, weight in weights:
-        sent = _cast(weight)
-        if bucket and sent.nbytes + sum(tensor.nbytes for _, tensor in bucket) > most:
+    for name, weight in as_sent(weights):
+        if bucket and weight.nbytes + sum(tensor.nbytes for _, tensor in bucket) > most:
             yield bucket
             bucket = []
-        bucket.append((name, sent))
+        bucket.append((name, weight))
     yield bucket
-
-
-def _cast(weight: Tensor) -> Tensor:
-    """Return a weight in bf16, and a buffer of integers as it is."""
-    return weight.detach().to(SENT) if weight.is_floating_point() else weight.detach()
 
 
 def fingerprints(weights: Iterable[tuple[str, Tensor]]) -> dict[str, int]:
@@ -161,8 +149,11 @@ def _factors(device: torch.device) -> Tensor:
     return (2 * drawn + 1).to(device)
 
 
-def _serialized(bucket: list[tuple[str, Tensor]]) -> str:
-    """Return a bucket as SGLang reads it: one flat tensor, and the name, type and place of each weight in it."""
+def handles_of(bucket: list[tuple[str, Tensor]]) -> str:
+    """Return a bucket as SGLang reads it: one flat tensor, and the name, type and place of each weight in it.
+
+    The engine must not read what the GPU still computes, so this waits for it.
+    """
     from importlib import import_module
 
     patch: Any = import_module("sglang.srt.utils.patch_torch")
@@ -171,4 +162,6 @@ def _serialized(bucket: list[tuple[str, Tensor]]) -> str:
     patch.monkey_patch_torch_reductions()
     whole = flat.FlattenedTensorBucket(named_tensors=bucket)
     data = {"flattened_tensor": whole.get_flattened_tensor(), "metadata": whole.get_metadata()}
-    return utils.MultiprocessingSerializer.serialize(data, output_str=True)
+    handles = utils.MultiprocessingSerializer.serialize(data, output_str=True)
+    torch.cuda.synchronize()
+    return handles

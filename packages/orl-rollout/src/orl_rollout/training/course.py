@@ -40,6 +40,7 @@ from orl_rollout.training.play import Batch, Player, compared, play
 from orl_rollout.training.policy import Policy
 from orl_rollout.training.rows import rows_of
 
+STALENESS = "staleness"  # in metrics.jsonl
 OpenPlayer = Callable[[Run, str], AbstractAsyncContextManager[Player]]
 logger = logger_of("orl")
 
@@ -47,7 +48,7 @@ logger = logger_of("orl")
 class Schedule(Struct, frozen=True, kw_only=True):
     """The tasks of each step, and those of evaluations. `trainer` has no default left; `done` steps were trained.
 
-    `save_seconds` is the limit of the last checkpoint of a run that is interrupted; None: there is none.
+    `ahead`: the rollouts of a step play while the one before trains. `save_seconds` is the limit of the last checkpoint of a run that is interrupted; None: there is none.
     """
 
     trainer: TrainerConfig
@@ -55,6 +56,7 @@ class Schedule(Struct, frozen=True, kw_only=True):
     tasks: tuple[Task, ...]
     held_out: tuple[Task, ...] = ()
     done: int = 0
+    ahead: bool = False
     save_seconds: float | None = 60.0
 
     @property
@@ -148,7 +150,7 @@ class Record:
         metrics_log.append(self._history, kind, step, metrics, seconds=seconds)
         if kind == "train":
             self.steps = step
-            if DIFFERENCE in metrics:
+            if DIFFERENCE in metrics and not metrics.get(STALENESS):
                 self.drift.add(metrics[DIFFERENCE])
         self._report(kind, step, metrics)
 
@@ -205,6 +207,15 @@ def versions_of(packages: Sequence[str]) -> dict[str, str]:
     return numbers
 
 
+class Played(Struct, frozen=True, kw_only=True):
+    """The rollouts of a step, with metrics of their rewards. `version` is the number of steps of their weights."""
+
+    outcomes: Sequence[Outcome]
+    scored: Mapping[str, float]
+    seconds: float
+    version: int
+
+
 class Course:
     """One run of an open `policy` and `player`."""
 
@@ -212,6 +223,7 @@ class Course:
         self._run, self._schedule, self._policy, self._player = run, schedule, policy, player
         self._record, self._measured = record, -1
         self._saved = record.steps = schedule.done
+        self._ahead: asyncio.Task[Played] | None = None
 
     async def run(self) -> None:
         """Train to the end. Summary and checkpoint are written on every path, also on a signal and from the breaker."""
@@ -220,6 +232,9 @@ class Course:
                 with self._record.running():
                     await self._train()
             finally:
+                if self._ahead:
+                    self._ahead.cancel()
+                    await asyncio.gather(self._ahead, return_exceptions=True)
                 with self._record.concluded() as ending:
                     if self._record.steps > self._saved:
                         await asyncio.wait_for(self.save(), self._schedule.save_seconds if ending else None)
@@ -239,29 +254,45 @@ class Course:
         await self.measure()
 
     async def step(self, step: int) -> None:
-        """Play a batch of groups, train on it, and let the engine have the new weights."""
+        """Play a batch of groups, train on it, and let the engine have the new weights.
+
+        If rollouts are a batch ahead, those of the next step play meanwhile, all of them with the weights of now.
+        """
         started = time.monotonic()
-        outcomes, scored = await compared(self._run.config, await self._play("train", step))
-        played = time.monotonic()
+        played = await (self._ahead or self._batch(step))
+        self._ahead = None
+        if self._schedule.ahead and step < self._schedule.steps:
+            self._ahead = asyncio.create_task(self._batch(step + 1))
         turns = self._run.config.turn_advantages
-        rows = rows_of(outcomes, self._schedule.group_size, self._schedule.estimator, turns=turns)
+        rows = rows_of(played.outcomes, self._schedule.group_size, self._schedule.estimator, turns=turns)
+        began = time.monotonic()
         trained = await self._policy.update(rows, step)
         updated = time.monotonic()
+        if self._ahead:
+            await asyncio.wait({self._ahead})
         synced: Mapping[str, float] = {}
+        waited = time.monotonic()
         try:
             synced = await self._policy.publish(str(step))
         finally:  # whatever becomes of the sync: the weights are those of this step
             ended = time.monotonic()
             seconds = {
-                "rollout_seconds": played - started,
-                "train_seconds": updated - played,
-                "weight_sync_seconds": ended - updated,
+                "rollout_seconds": played.seconds,
+                "train_seconds": updated - began,
+                "weight_sync_seconds": ended - waited,
                 "step_seconds": ended - started,
             }
-            more = {**trained, **synced, **scored, **seconds, **self._gpu_usage()}
-            self._record.add("train", step, outcomes, more, seconds=ended - started)
+            stale = {STALENESS: float(step - 1 - played.version)} if self._schedule.ahead else {}
+            more = {**trained, **synced, **played.scored, **stale, **seconds, **self._gpu_usage()}
+            self._record.add("train", step, played.outcomes, more, seconds=ended - started)
         if fault := self._record.drift.fault:
             raise OrlError(fault)
+
+    async def _batch(self, step: int) -> Played:
+        """Play the rollouts of a step with the weights of now."""
+        started, version = time.monotonic(), self._record.steps
+        outcomes, scored = await compared(self._run.config, await self._play("train", step))
+        return Played(outcomes=outcomes, scored=scored, seconds=time.monotonic() - started, version=version)
 
     async def measure(self) -> None:
         """Play the held-out tasks, if there are any, once for the same weights."""
