@@ -48,7 +48,8 @@ logger = logger_of("orl")
 class Schedule(Struct, frozen=True, kw_only=True):
     """The tasks of each step, and those of evaluations. `trainer` has no default left; `done` steps were trained.
 
-    `ahead`: the rollouts of a step play while the one before trains. `save_seconds` is the limit of the last checkpoint of a run that is interrupted; None: there is none.
+    `ahead`: the rollouts of a step play while the one before trains. `save_seconds` is the limit of the last checkpoint
+    of a run that is interrupted; None: there is none.
     """
 
     trainer: TrainerConfig
