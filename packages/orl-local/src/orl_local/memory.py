@@ -67,8 +67,8 @@ def fitted(
     """Return the settings with what the options leave open, and whether an SGLang with its `share` gives memory back.
 
     Activations are kept if they fit, with the engine or without it; then the micro-batches are as large as fits. On a
-    CPU the settings stay as they are. A GPU computes activations of a model of unknown size again. With `async` an engine
-    plays during an update: it keeps its share, and the trainer a copy of the weights that it has.
+    CPU the settings stay as they are. A GPU computes activations of a model of unknown size again. With `async` the
+    engine plays during an update: it keeps its share, and the trainer a copy of the weights that it has.
     """
     own, chosen = own_options(config.trainer), config.trainer.max_tokens_per_gpu
     careful = structs.replace(settings, recompute=own.checkpointing != "off")
