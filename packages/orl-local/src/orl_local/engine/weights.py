@@ -28,7 +28,7 @@ _PRIME = 1_000_003
 class SharedWeights:
     """The weights of `model` for an SGLang. `keep`: those that were taken are kept while the model trains on.
 
-    An engine that dies gets the same weights again, and its rollouts go on.
+    An engine that dies gets the same weights again, and its rollouts continue.
     """
 
     def __init__(self, model: Any = None, *, keep: bool = False) -> None:
