@@ -10,17 +10,13 @@ Nothing is tokenized or rendered here.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from msgspec import Struct
 
 from orl_core.errors import expect
+from orl_core.limits import TrainOn
 from orl_core.trajectory import Generation, Trajectory, Turn
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from orl_core.limits import TrainOn
 
 
 class Datum(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

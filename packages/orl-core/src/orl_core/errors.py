@@ -14,13 +14,10 @@ cancellation is a `BaseException` and passes through `boundary`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, AnyStr
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-    from types import UnionType
+from types import UnionType
+from typing import Any, AnyStr
 
 LONGEST_MESSAGE = 1 << 14  # characters of a foreign exception's text
 _PYO3 = "pyo3_runtime"  # the module of PanicException, a class that every extension in Rust has of its own

@@ -8,27 +8,22 @@ such renderings, and its calls would be lost.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from msgspec import Struct, structs
 
 from orl_core.errors import RenderError
 from orl_core.messages import Action, Message, TextBlock, ToolCall, ToolSpec
-from orl_core.render.calls import opens
+from orl_core.render.calls import CallReader, opens
 from orl_core.render.certify import Check
-from orl_core.render.controls import GUARDS
+from orl_core.render.controls import GUARDS, Controls
 from orl_core.render.conversation import Dialect, for_template
 from orl_core.render.dummy import HELLO, KINDS
+from orl_core.render.plan import Plans
 from orl_core.text import leaves_in
 from orl_core.tools import TOOL_FORMATS, ToolFormat, delimiters, parse, thinking
 from orl_core.tools.typed import schema_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from orl_core.render.calls import CallReader
-    from orl_core.render.controls import Controls
-    from orl_core.render.plan import Plans
 
 
 class Case(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from orl_core.errors import RenderError
-from orl_core.messages import Action, Span
+from orl_core.messages import Action, Role, Span, ToolSpec
+from orl_core.render.controls import Controls
 from orl_core.render.dummy import HELLO
+from orl_core.render.plan import Plans
+from orl_core.render.tokenizer import Tokenizer
 from orl_core.tools import Mark, Marked, ToolFormat, thinking, wire_format
 from orl_core.tools.scan import spellings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from orl_core.messages import Role, ToolSpec
-    from orl_core.render.controls import Controls
-    from orl_core.render.plan import Plans
-    from orl_core.render.tokenizer import Tokenizer
-
 
 _LONGEST = 4  # ids that one character may take: as many as it has bytes
 

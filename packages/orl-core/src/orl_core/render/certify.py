@@ -8,12 +8,15 @@ the certificate, and the loop keeps within them.
 from __future__ import annotations
 
 import unicodedata
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 from msgspec import Struct, field
 
 from orl_core.errors import RenderError
 from orl_core.messages import Role, ToolSpec, text_message
+from orl_core.render.controls import Controls
+from orl_core.render.conversation import Dialect
+from orl_core.render.dummy import Roles
 from orl_core.render.independence import (
     Limit,
     TemplateLimits,
@@ -24,16 +27,9 @@ from orl_core.render.independence import (
     several_results,
 )
 from orl_core.render.junction import ActionBoundary
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from orl_core.render.controls import Controls
-    from orl_core.render.conversation import Dialect
-    from orl_core.render.dummy import Roles
-    from orl_core.render.opening import OpeningRenderer
-    from orl_core.render.plan import Plans
-    from orl_core.render.tokenizer import Tokenizer
+from orl_core.render.opening import OpeningRenderer
+from orl_core.render.plan import Plans
+from orl_core.render.tokenizer import Tokenizer
 
 BENIGN = (
     *("", " ", "a", " a", "a ", "\na", "a\n", "\n\na\n\n", "a\r\n", "\ta\t", ".", "a.", ").", ":\n", "...", "0", "42"),

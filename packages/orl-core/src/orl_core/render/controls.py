@@ -8,15 +8,11 @@ into plain ids. A tokenizer cuts at added tokens before it merges, so the ids eq
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from orl_core.errors import RenderError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from orl_core.render.tokenizer import Tokenizer
+from orl_core.render.tokenizer import Tokenizer
 
 GUARDS = tuple(map(chr, range(0xE000, 0xE010)))  # private-use characters: a text that holds all sixteen is refused
 _BLANK = "x"  # replaces a control string in the blank render

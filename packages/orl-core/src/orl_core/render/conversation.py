@@ -6,16 +6,14 @@ It must not know templates or ids. Images are refused here: no later stage can t
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from msgspec import Struct
 
 from orl_core.errors import RenderError
 from orl_core.messages import ImageBlock, Message, text_of
 from orl_core.text import clean, map_strings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 
 def text_content(message: Message, place: int) -> str:

@@ -8,19 +8,16 @@ difference refuses the template.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from msgspec import Struct, structs
 
 from orl_core.errors import RenderError
 from orl_core.messages import ToolSpec
 from orl_core.render.dummy import DUMMY_TOOL, HELLO, Dicts, Form, Roles, rounds, sentinel
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from orl_core.render.plan import Plans
+from orl_core.render.plan import Plans
 
 RESULTS = 5  # results of one action that are tried; a template that has them in a row can have more
 OTHER_TOOLS = (

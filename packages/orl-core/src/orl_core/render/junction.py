@@ -6,12 +6,9 @@ before each role (GLM: the opener of that role). After such a stop only that rol
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from orl_core.messages import Role
+from orl_core.messages import Role
 
 # Stop tokens that end an action alike: Llama's end of message and of turn, gpt-oss's end as sampled and as history.
 ALIKE = (frozenset({"<|eot_id|>", "<|eom_id|>"}), frozenset({"<|return|>", "<|end|>"}))

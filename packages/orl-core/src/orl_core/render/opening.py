@@ -5,20 +5,16 @@ Texts in messages and tools are guarded. The run's own `system_prompt_template` 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from orl_core.errors import RenderError, boundary
+from orl_core.messages import Message, ToolSpec
 from orl_core.render.controls import Controls, choose_guard, unguarded
-from orl_core.render.conversation import for_template
+from orl_core.render.conversation import Dialect, for_template
+from orl_core.render.tokenizer import Tokenizer
 from orl_core.text import clean, leaves_in, map_strings
 from orl_core.tools.format import for_chat_template, for_system_prompt
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from orl_core.messages import Message, ToolSpec
-    from orl_core.render.conversation import Dialect
-    from orl_core.render.tokenizer import Tokenizer
 
 
 class OpeningRenderer:

@@ -6,17 +6,14 @@ is wrapped, so that plans and certificate see one template that can print result
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orl_core.errors import RenderError, boundary
 from orl_core.render.dummy import DUMMY_TOOL, HELLO, Form, dummy, sentinel
+from orl_core.render.tokenizer import Tokenizer
 from orl_core.tools.format import for_chat_template
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from orl_core.render.tokenizer import Tokenizer
 
 RESPONSE = ("<tool_response>\n", "\n</tool_response>")  # around a result: the cookbook's, Hermes' and Qwen's
 AS_USER = "the chat template has no role for results: they are user messages, each in `<tool_response>`"

@@ -18,12 +18,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count, pairwise, product
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from orl_core.errors import RenderError, boundary
 from orl_core.messages import Role, ToolSpec
+from orl_core.render.controls import Controls
+from orl_core.render.conversation import Dialect
 from orl_core.render.dummy import (
     DUMMY_TOOL,
     HELLO,
@@ -39,12 +41,8 @@ from orl_core.render.dummy import (
     without_slots,
 )
 from orl_core.render.junction import closings
+from orl_core.render.tokenizer import Tokenizer
 from orl_core.tools.format import for_chat_template
-
-if TYPE_CHECKING:
-    from orl_core.render.controls import Controls
-    from orl_core.render.conversation import Dialect
-    from orl_core.render.tokenizer import Tokenizer
 
 _COUNTED = re.compile(r"([^\d\n]*[^\d\s][^\d\n]*)(\d+)")  # a number, and what precedes it in its line
 SHAPES = 256  # plans kept; a model that writes calls without end makes shapes without end

@@ -5,17 +5,19 @@ It knows no engine, environment or history. It is made and certified once for a 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 from msgspec import structs
 
 from orl_core.errors import RenderError, boundary, expect, expect_each
-from orl_core.messages import Action, Message, ToolCall, ToolSpec
+from orl_core.messages import Action, Message, Role, Span, ToolCall, ToolSpec
 from orl_core.render import certify
 from orl_core.render.call_check import CallCheck, Case, Rendering, difference
 from orl_core.render.calls import CallReader, reasoning_opened
 from orl_core.render.controls import GUARDS, Controls
 from orl_core.render.conversation import text_content
+from orl_core.render.dummy import Roles
 from orl_core.render.junction import ActionBoundary
 from orl_core.render.opening import OpeningRenderer
 from orl_core.render.plain_template import AS_USER, ResultsAsUser, knows_results
@@ -24,14 +26,7 @@ from orl_core.render.report import certificate, whole_conversations
 from orl_core.render.taught import action_text, check_taught, choose_format
 from orl_core.render.tokenizer import Tokenizer
 from orl_core.text import clean
-from orl_core.tools import thinking
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from orl_core.messages import Role, Span
-    from orl_core.render.dummy import Roles
-    from orl_core.tools import ToolFormat
+from orl_core.tools import ToolFormat, thinking
 
 _MARKER = "\n[… cut here: the result is longer than its budget]"
 _AS_MESSAGE = ', of a result Message(role="tool", content=result.content, name=result.name)'

@@ -5,20 +5,15 @@ Check 13 compares plans with the template's own rendering of whole random conver
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from random import Random
 
 from orl_core.errors import RenderError
-from orl_core.messages import Message, TextBlock, ToolCall, text_message
+from orl_core.messages import Message, Role, TextBlock, ToolCall, ToolSpec, text_message
 from orl_core.render.certify import Certificate, Check, Extent, benign, hard
 from orl_core.render.conversation import Dialect, for_template
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from random import Random
-
-    from orl_core.messages import Role, ToolSpec
-    from orl_core.render.dummy import Dicts, Roles
-    from orl_core.render.plan import Plans, TailPlan
+from orl_core.render.dummy import Dicts, Roles
+from orl_core.render.plan import Plans, TailPlan
 
 CONVERSATIONS = 30
 
@@ -59,8 +54,6 @@ def unlike_template(plans: Plans, extent: Extent, dialect: Dialect) -> str:
 
     The full rendering is the template's own. It may rewrite earlier messages, never the end.
     """
-    from random import Random  # loads hashlib: milliseconds that only a certificate needs
-
     random, texts = Random(0), benign(plans.controls)  # noqa: S311
     for _ in range(CONVERSATIONS):
         history = [text_message("user", random.choice(texts))]

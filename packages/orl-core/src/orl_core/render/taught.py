@@ -6,24 +6,18 @@ them as the system prompt does, and reading them back in ids.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable
+from typing import Literal
 
 from msgspec import Struct, structs
 
 from orl_core.errors import RenderError
-from orl_core.render.call_check import CASES, Case, Rendering, difference, spelling, tools_of
+from orl_core.render.call_check import CASES, CallCheck, Case, Rendering, difference, spelling, tools_of
+from orl_core.render.calls import CallReader
 from orl_core.render.certify import Check
-from orl_core.render.controls import GUARDS
+from orl_core.render.controls import GUARDS, Controls
 from orl_core.text import check_system_prompt, map_strings
-from orl_core.tools import delimiters, render_call, taught_format
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from orl_core.render.call_check import CallCheck
-    from orl_core.render.calls import CallReader
-    from orl_core.render.controls import Controls
-    from orl_core.tools import ToolFormat
+from orl_core.tools import ToolFormat, delimiters, render_call, taught_format
 
 WRITTEN = frozenset({"hermes"})  # the taught formats whose calls are written and read back for the certificate
 

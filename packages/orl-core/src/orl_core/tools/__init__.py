@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
@@ -19,10 +19,6 @@ from orl_core.tools.format import for_chat_template, for_system_prompt
 from orl_core.tools.scan import Mark, Marked, mark
 from orl_core.tools.typed import schema_of
 from orl_core.tools.wire_format import WireFormat
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 __all__ = [
     "TOOL_FORMATS",

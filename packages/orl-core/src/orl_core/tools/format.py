@@ -6,16 +6,13 @@ Keys are in a fixed order, those of a schema in the environment's order: the sam
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from msgspec import Struct
 
 from orl_core.errors import expect_each
 from orl_core.messages import ToolCall, ToolSpec
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 Specs = list[dict[str, Any]]  # tools in the form of chat templates
 Show = Callable[[Specs], str]

@@ -14,17 +14,13 @@ decides where the format is silent:
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from orl_core.messages import FailureKind, ToolCall
 from orl_core.tools.format import Spelling, writer
-from orl_core.tools.scan import Scan
+from orl_core.tools.scan import Mark, Scan
 from orl_core.tools.wire_format import THINKING, WireFormat
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from orl_core.tools.scan import Mark
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _ARGUMENT = ("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")

@@ -15,16 +15,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 from msgspec import Struct
 
 from orl_core.messages import FailureKind, ToolCall
+from orl_core.tools.scan import Mark, Scan
 from orl_core.tools.strict_json import MAX_DEPTH, NotJson, read_all, read_value, skip_space
-
-if TYPE_CHECKING:
-    from orl_core.tools.scan import Mark, Scan
-
 
 Kind = Literal["open", "close", "call", "called", "key", "value end"]
 

@@ -20,18 +20,14 @@ unknown parameter's among them, allows everything. `additionalProperties` speaks
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
 
 from msgspec import structs
 
-from orl_core.messages import Action, ToolCall
+from orl_core.messages import Action, ToolCall, ToolSpec
 from orl_core.tools.python_literal import after_space, read_literal
 from orl_core.tools.strict_json import NotJson, read_all
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from orl_core.messages import ToolSpec
 
 _ALL = frozenset({"string", "integer", "number", "boolean", "null", "object", "array"})
 _TEXT = frozenset({"string"})
