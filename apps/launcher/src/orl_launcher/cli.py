@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import unquote, urlsplit
 
 from orl_core.errors import ConfigError, OrlError, boundary
+from orl_core.text import did_you_mean
 
 from orl_launcher import as_started, invocation
 
@@ -62,8 +63,6 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self) -> argparse.Namespace:
         """Parse the words, or refuse them."""
-        from orl_core.text import did_you_mean
-
         known = [option for action in self._actions for option in action.option_strings]
         for word in self.words:
             option = word.partition("=")[0]

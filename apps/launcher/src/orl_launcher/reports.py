@@ -5,24 +5,21 @@ What is printed for people goes to standard error then. Null is a figure that is
 
 from __future__ import annotations
 
+import argparse
 import sys
 from contextlib import AbstractContextManager, redirect_stdout
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 from orl_core.text import clean, map_strings
 from orl_core.trajectory import StopReason
+from orl_rollout.episodes.journal import Entry
 
 from orl_launcher.conversations import ChatRow
 
-if TYPE_CHECKING:
-    import argparse
-
-    from orl_rollout.episodes.journal import Entry
-
-
-Verdict = Literal["won", "lost", "error"]
+Verdict = Literal["won", "lost", "error"]  # of an episode
+CheckVerdict = Literal["ok", "warning", "failed", "still loading", "not checked"]  # of a check of `orl doctor`
 
 
 class PrepareReport(Struct, frozen=True, kw_only=True):
@@ -94,10 +91,7 @@ class FindingReport(Struct, frozen=True, kw_only=True):
     """One finding of `orl doctor`."""
 
     group: str
-    verdict: Annotated[
-        Literal["ok", "warning", "failed", "still loading", "not checked"],
-        Meta(description="Only failed fails the check-up."),
-    ]
+    verdict: Annotated[CheckVerdict, Meta(description="Only failed fails the check-up.")]
     text: str
     notes: Annotated[list[str], Meta(description="Remarks that need no action.")]
 

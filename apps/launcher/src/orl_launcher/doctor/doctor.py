@@ -22,7 +22,7 @@ from orl_launcher.doctor.engine import check_engine
 from orl_launcher.doctor.environments import Opened, check_environments, check_secrets
 from orl_launcher.doctor.episodes import check_agent, check_fit
 from orl_launcher.doctor.model import check_prompt, check_tokenizer
-from orl_launcher.doctor.report import Report, Verdict
+from orl_launcher.doctor.report import Report
 from orl_launcher.playground import is_made, made_model, playground, served_here
 from orl_launcher.reports import DoctorReport
 from orl_launcher.trainers import WOULD_NOT_START, find_trainer, missing_tasks, plan_run
@@ -49,18 +49,18 @@ def check_up(arguments: argparse.Namespace, *, plans: bool = True) -> DoctorRepo
         ids = check_prompt(page, config, opened, reader, full=arguments.full)
     else:
         missing = ["an environment that opens"] * (not opened) + ["a certified tokenizer"] * (not reader)
-        page.say(Verdict.UNCHECKED, f"needs {' and '.join(missing)}")
+        page.say("not checked", f"needs {' and '.join(missing)}")
     if arguments.fit or arguments.player:
         page.group("fit")
         if opened and reader and not config.agent:
             check_fit(page, playing, arguments.player)
         else:
-            page.say(Verdict.UNCHECKED, "needs an environment that opens, a certified tokenizer, and no agent")
+            page.say("not checked", "needs an environment that opens, a certified tokenizer, and no agent")
     page.group("engine")
     if arguments.engine:
         check_engine(page, config, arguments.engine, ids)
     else:
-        page.say(Verdict.UNCHECKED, "the trainer starts its own engine. To check a running one, give --engine URL")
+        page.say("not checked", "the trainer starts its own engine. To check a running one, give --engine URL")
     if config.agent:
         page.group("agent")
         check_agent(page, playing, arguments.engine, ready=bool(opened and reader))
@@ -68,7 +68,7 @@ def check_up(arguments: argparse.Namespace, *, plans: bool = True) -> DoctorRepo
     if plans:
         _trainer(page, config, folder, arguments)
     else:
-        page.say(Verdict.UNCHECKED, "flags and sizes: `orl doctor` or --dry-run checks them")
+        page.say("not checked", "flags and sizes: `orl doctor` or --dry-run checks them")
     return page.conclude()
 
 
@@ -77,11 +77,11 @@ def _configuration(page: Report, arguments: argparse.Namespace) -> tuple[RunConf
     page.group("configuration")
     resolved = page.attempt("configuration", lambda: resolve(arguments))
     if resolved is None:
-        page.say(Verdict.UNCHECKED, "all else, because it needs the configuration")
+        page.say("not checked", "all else, because it needs the configuration")
         return None
     config, folder, _ = resolved
     page.scrubber = Scrubber.of(config)
-    page.say(Verdict.OK, f"{arguments.config}: trainer {config.trainer.backend}, {', '.join(config.environments)}")
+    page.say("ok", f"{arguments.config}: trainer {config.trainer.backend}, {', '.join(config.environments)}")
     return config, folder
 
 
@@ -91,7 +91,7 @@ def _default_model(page: Report, backend: str) -> str:
     with suppress(cli.UsageError):  # no such trainer here, which its own check says
         model = find_trainer(backend).default_model
     if model:
-        page.say(Verdict.OK, f"no model is named: {backend} takes {model}. Another one: --model, or trainer.model")
+        page.say("ok", f"no model is named: {backend} takes {model}. Another one: --model, or trainer.model")
     return model
 
 
@@ -101,7 +101,7 @@ def _environments(page: Report, config: RunConfig) -> Opened | None:
             return check_environments(page, reachable)
     except OrlError as exc:
         missing = served_here(config)
-        page.say(Verdict.FAILED, f"{', '.join(missing)}: {exc}")
+        page.say("failed", f"{', '.join(missing)}: {exc}")
         return check_environments(page, config, missing=missing)
 
 
@@ -114,7 +114,7 @@ def _model(page: Report, config: RunConfig, named: str) -> str | None:
 
     ready = page.attempt("model", look)
     if ready is False:
-        page.say(Verdict.UNCHECKED, f"{named}: made when `orl train` or `orl rollout` first needs it")
+        page.say("not checked", f"{named}: made when `orl train` or `orl rollout` first needs it")
     return page.attempt(named, lambda: made_model(config)[0] or named) if ready else None
 
 
@@ -122,7 +122,7 @@ def _trainer(page: Report, config: RunConfig, folder: Path, arguments: argparse.
     """Find the adapter and let it plan a run, which starts nothing."""
     backend, python = str(config.trainer.backend), arguments.python
     if missing := missing_tasks(config):
-        page.say(Verdict.FAILED, missing)
+        page.say("failed", missing)
     work = lambda: plan_run(config, folder, python=python)  # noqa: E731
     plan = page.attempt(backend, work, stage="loading the trainer")
     if plan is None:
@@ -131,16 +131,16 @@ def _trainer(page: Report, config: RunConfig, folder: Path, arguments: argparse.
     words = shlex.join(word for option, value in options.items() if value for word in (option, value))
     show = f"To show the plan: {invocation()} train {backend} {words} --dry-run"
     for problem in plan.problems:
-        page.say(Verdict.WARNING, f"{backend}: {WOULD_NOT_START}: {problem}")
+        page.say("warning", f"{backend}: {WOULD_NOT_START}: {problem}")
     if plan.problems:
         page.note(show)
     else:
-        page.say(Verdict.OK, f"{backend}: flags and sizes fit. {show}")
+        page.say("ok", f"{backend}: flags and sizes fit. {show}")
     if plan.engine:
-        page.say(Verdict.OK, f"{backend}: {plan.engine}")
+        page.say("ok", f"{backend}: {plan.engine}")
     if config.reward and not plan.problems:
-        page.say(Verdict.OK, f"reward: {config.reward} can be imported")
+        page.say("ok", f"reward: {config.reward} can be imported")
     if plan.memory:
         page.note(plan.memory)
     for note in plan.notes:
-        page.say(Verdict.UNCHECKED, f"{backend}: {note}")
+        page.say("not checked", f"{backend}: {note}")

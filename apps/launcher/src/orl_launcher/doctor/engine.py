@@ -20,7 +20,7 @@ from orl_rollout.edge.http import HttpClient, UnsafeAnswer, decode, read
 from orl_rollout.engine_connection import Timeouts
 from orl_rollout.recognised_engine import RecognisedEngine
 
-from orl_launcher.doctor.report import Report, Verdict
+from orl_launcher.doctor.report import Report
 
 ANY_IDS = (1,)  # every vocabulary has this one
 ANSWER_SECONDS = 10.0  # for a first answer of a running engine
@@ -36,7 +36,7 @@ def check_engine(page: Report, config: RunConfig, url: str, ids: Sequence[int]) 
         return
     _say_about(page, config, url, about)
     if sampled := page.await_(url, lambda: _sample(page, config, url, ids or ANY_IDS)):
-        page.say(Verdict.OK, f"{url}: {sampled}")
+        page.say("ok", f"{url}: {sampled}")
 
 
 async def check_answers(url: str) -> None:
@@ -93,17 +93,17 @@ def _say_about(page: Report, config: RunConfig, url: str, about: dict[str, Any])
     model, named = about.get("model_path"), config.trainer.model
     version = about.get("weight_version")
     facts = ("up", about.get("workers"), model and f"serves {model}", version and f"weights `{version}`")
-    page.say(Verdict.OK, f"{url}: {', '.join(filter(None, facts))}")
+    page.say("ok", f"{url}: {', '.join(filter(None, facts))}")
     if isinstance(model, str) and named and PurePosixPath(model).name.lower() != PurePosixPath(named).name.lower():
-        page.say(Verdict.WARNING, f"{url}: serves {model}, but the tokenizer is that of {named}. Check that they match")
+        page.say("warning", f"{url}: serves {model}, but the tokenizer is that of {named}. Check that they match")
     held, wanted = about.get("context_length"), context_tokens_of(config)
     if not isinstance(held, int):
-        page.say(Verdict.UNCHECKED, f"{url}: does not report its context length. The run needs {wanted} ids")
+        page.say("not checked", f"{url}: does not report its context length. The run needs {wanted} ids")
     elif held < wanted:
         advice = "Lower rollout.context_tokens, or start the server with a longer --context-length"
-        page.say(Verdict.FAILED, f"{url}: its context holds {held} ids, but the run needs {wanted}. {advice}")
+        page.say("failed", f"{url}: its context holds {held} ids, but the run needs {wanted}. {advice}")
     else:
-        page.say(Verdict.OK, f"{url}: its context holds {held} ids, the run needs {wanted}")
+        page.say("ok", f"{url}: its context holds {held} ids, the run needs {wanted}")
 
 
 async def _sample(page: Report, config: RunConfig, url: str, ids: Sequence[int]) -> str:

@@ -23,7 +23,7 @@ from orl_rollout.openreward.platform import required_secrets
 from orl_rollout.run_folder.environments import refuse_other_build
 from orl_rollout.tasks.file import overlap
 
-from orl_launcher.doctor.report import Report, Verdict
+from orl_launcher.doctor.report import Report
 from orl_launcher.playground import served_here
 
 COMPARED = 100  # tasks of each split: a run compares all
@@ -48,28 +48,28 @@ def _check_platform_key(page: Report, config: RunConfig) -> None:
     if config.rollout.upload:
         users.append("uploads")
     if not users:
-        page.say(Verdict.OK, f"{PLATFORM_KEY}: not needed")
+        page.say("ok", f"{PLATFORM_KEY}: not needed")
     elif api_key():
-        page.say(Verdict.OK, f"{PLATFORM_KEY}: set, for {', '.join(users)}")
+        page.say("ok", f"{PLATFORM_KEY}: set, for {', '.join(users)}")
     else:
-        page.say(Verdict.FAILED, f"{PLATFORM_KEY}: not set, but needed for {', '.join(users)}. Set this variable")
+        page.say("failed", f"{PLATFORM_KEY}: not set, but needed for {', '.join(users)}. Set this variable")
 
 
 def _check_entry(page: Report, entry: SecretEntry) -> None:
     subject = f"{entry.name} ({entry.holder or 'all environments'})"
     if entry.literal == "":
-        page.say(Verdict.OK, f"{subject}: taken away")
+        page.say("ok", f"{subject}: taken away")
     elif not entry.value:
-        page.say(Verdict.WARNING, f"{subject}: {unset(entry)}")
+        page.say("warning", f"{subject}: {unset(entry)}")
     elif len(entry.value) < ENCODED:
         least, form = (SHORTEST, "") if len(entry.value) < SHORTEST else (ENCODED, "encoded ")
-        page.say(Verdict.WARNING, f"{subject}: shorter than {least} characters, so {form}echoes of it are not found")
+        page.say("warning", f"{subject}: shorter than {least} characters, so {form}echoes of it are not found")
     elif entry.literal:
         advice = f"Write null there and set the variable {entry.variables[-1]}"
-        page.say(Verdict.WARNING, f"{subject}: its value is in the configuration. {advice}")
+        page.say("warning", f"{subject}: its value is in the configuration. {advice}")
     else:
         source = next(variable for variable in (entry.own_variable, *entry.variables) if os.environ.get(variable))
-        page.say(Verdict.OK, f"{subject}: set by the variable {source}")
+        page.say("ok", f"{subject}: set by the variable {source}")
 
 
 def check_environments(page: Report, config: RunConfig, *, missing: tuple[str, ...] = ()) -> Opened | None:
@@ -97,7 +97,7 @@ async def _visit(page: Report, config: RunConfig, name: str) -> Opened:
             if not listing.size:
                 raise ConfigError(f"its split `{listing.split}` has no task. Name another one in `splits`")
         sizes = ", ".join(f"{listing.split} ({_counted(listing.size, 'task')})" for listing in listings)
-        page.say(Verdict.OK, f"{name}: {sizes}")
+        page.say("ok", f"{name}: {sizes}")
 
         async def first(splits: Sequence[str]) -> list[Task]:
             chosen = [(one, range(min(one.size, COMPARED))) for one in listings if one.split in splits]
@@ -105,7 +105,7 @@ async def _visit(page: Report, config: RunConfig, name: str) -> Opened:
 
         tasks = await first(environment.splits)
         if shared := overlap(config, tasks, await first(environment.eval_splits)):
-            page.say(Verdict.WARNING, f"{name}: {shared} held-out tasks are also trained on, as `eval` allows")
+            page.say("warning", f"{name}: {shared} held-out tasks are also trained on, as `eval` allows")
         session = client.session(tasks[0])
         page.stage = "opening a session"
         try:
@@ -120,11 +120,11 @@ def _say_opening(page: Report, name: str, opening: Opening) -> None:
     names = Toolbox(opening.tools).names
     line = f"{name}: a session opens with {_counted(len(opening.messages), 'message')}, tools: {names}"
     if opening.accepts_text_answer:
-        page.say(Verdict.OK, f"{line}; a plain answer ends it")
+        page.say("ok", f"{line}; a plain answer ends it")
     elif opening.tools:
-        page.say(Verdict.OK, line)
+        page.say("ok", line)
     else:
-        page.say(Verdict.WARNING, f"{line}, and takes no plain answer, so the model can do nothing in it")
+        page.say("warning", f"{line}, and takes no plain answer, so the model can do nothing in it")
 
 
 async def _check_required(page: Report, config: RunConfig, name: str) -> None:
@@ -132,15 +132,15 @@ async def _check_required(page: Report, config: RunConfig, name: str) -> None:
     try:
         needed = await required_secrets(name, seconds=page.seconds / 2)
     except SessionError as exc:
-        page.say(Verdict.UNCHECKED, f"{name}: {exc}")
+        page.say("not checked", f"{name}: {exc}")
         return
     named = {secret.lower() for secret in (*config.secrets, *config.environments[name].secrets)}
     lacking = [secret for secret in needed if secret.lower() not in named and secret != PLATFORM_KEY]
     if lacking:
         advice = "Name them in `secrets` of the configuration"
-        page.say(Verdict.FAILED, f"{name}: needs the secrets {', '.join(lacking)}. {advice}")
+        page.say("failed", f"{name}: needs the secrets {', '.join(lacking)}. {advice}")
     else:
-        page.say(Verdict.OK, f"{name}: all secrets that it needs are named: {', '.join(needed) or 'none'}")
+        page.say("ok", f"{name}: all secrets that it needs are named: {', '.join(needed) or 'none'}")
 
 
 def _counted(count: int, what: str) -> str:

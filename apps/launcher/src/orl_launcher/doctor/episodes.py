@@ -12,35 +12,33 @@ from contextlib import suppress
 from functools import partial
 from itertools import cycle, islice
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from msgspec import structs
-from orl_core.config import AgentConfig
+from orl_core.config import AgentConfig, RunConfig
 from orl_core.config.limits import context_tokens_of
 from orl_core.errors import OrlError
 from orl_core.messages import ImageBlock, Message, ToolCall, ToolSpec
 from orl_core.trajectory import StopReason, Trajectory
 from orl_rollout.edge.http import UnsafeAnswer
+from orl_rollout.loop.engine import Engine
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.client import open_listing
 from orl_rollout.openreward.environment import list_tasks
 from orl_rollout.openreward.transport import Refusal
 from orl_rollout.recognised_engine import RecognisedEngine
+from orl_rollout.results.outcome import Outcome
 from orl_rollout.runtime.player import Player, load_player
 from orl_rollout.runtime.stack import open_runtime
 from orl_rollout.training.play import Batch, play
 
 from orl_launcher import cli
-from orl_launcher.doctor.report import Report, Verdict
+from orl_launcher.doctor.report import Report
 from orl_launcher.episodes import ScriptedPlayer, load_function
 from orl_launcher.playground import playground
+from orl_launcher.reports import CheckVerdict
 from orl_launcher.view.tables import plain_table
 from orl_launcher.view.wording import rate
-
-if TYPE_CHECKING:
-    from orl_core.config import RunConfig
-    from orl_rollout.loop.engine import Engine
-    from orl_rollout.results.outcome import Outcome
 
 EPISODES = 8  # of each environment
 ROOM = 2  # `max_turns` proposed for each turn of the longest episode of a player
@@ -85,12 +83,12 @@ def check_agent(page: Report, config: RunConfig, url: str | None, *, ready: bool
     if player is None:
         return
     if not ready or url is None:
-        page.say(Verdict.OK, f"{name}: {'the program is there' if agent.command else 'it can be imported'}")
+        page.say("ok", f"{name}: {'the program is there' if agent.command else 'it can be imported'}")
         needs = "--engine URL" if url is None else "an environment that opens and a certified tokenizer"
-        page.say(Verdict.UNCHECKED, f"{name}: no turn is played without {needs}")
+        page.say("not checked", f"{name}: no turn is played without {needs}")
         return
     if turn := page.await_(name, lambda: _one_turn(page, config, player, url), stage="playing a turn"):
-        page.say(Verdict.OK, f"{name}: {turn}")
+        page.say("ok", f"{name}: {turn}")
 
 
 async def _one_turn(page: Report, config: RunConfig, player: Player, url: str) -> str:
@@ -124,7 +122,7 @@ async def _play(
                 again = await listing.remote.list_tasks(listing.split) if count > 1 else ()
                 if any(task.task_spec != dict(other.task_spec) for task, other in zip(tasks, again, strict=False)):
                     advice = "Return them in the same order each time"
-                    page.say(Verdict.WARNING, f"{name}: a second listing of its tasks begins with others. {advice}")
+                    page.say("warning", f"{name}: a second listing of its tasks begins with others. {advice}")
         batch = Batch(tasks=[*islice(cycle(tasks), count)], name="doctor", sampling={"temperature": 1.0})
         async with open_runtime(reachable, str(reachable.trainer.model), "", 1, player) as runtime:
             return await play(batch, runtime, engine, lambda outcome: outcome)
@@ -178,7 +176,7 @@ def _row(config: RunConfig, played: Sequence[Trajectory]) -> list[str]:
     ]
 
 
-def _finding(config: RunConfig, name: str, played: Sequence[Trajectory], *, measured: bool) -> tuple[Verdict, str]:
+def _finding(config: RunConfig, name: str, played: Sequence[Trajectory], *, measured: bool) -> tuple[CheckVerdict, str]:
     """Return whether the episodes fit, and what to do if they do not.
 
     Those of a player are `measured`: they show how many turns a model needs, which random calls do not.
@@ -188,20 +186,20 @@ def _finding(config: RunConfig, name: str, played: Sequence[Trajectory], *, meas
     failed = [episode.error for episode in played if episode.stop_reason is StopReason.ERROR]
     cut = sum(episode.stop_reason is StopReason.MAX_TURNS and episode.stop_detail is None for episode in played)
     if failed:
-        return Verdict.FAILED, f"{name}: {len(failed)} of {len(played)} episodes end in ERROR: {failed[0]}"
+        return "failed", f"{name}: {len(failed)} of {len(played)} episodes end in ERROR: {failed[0]}"
     if room <= 0:
-        return Verdict.FAILED, f"{name}: the context has no room for actions. Raise rollout.context_tokens"
+        return "failed", f"{name}: the context has no room for actions. Raise rollout.context_tokens"
     if room < needed:
         advice = "Raise rollout.context_tokens, or lower rollout.turn_tokens"
-        return Verdict.WARNING, f"{name}: room for {room} ids in an action, and turn_tokens is {needed}. {advice}"
+        return "warning", f"{name}: room for {room} ids in an action, and turn_tokens is {needed}. {advice}"
     if 2 * cut > len(played):
         advice = f"Raise `max_turns` of environments.{name}, or name a --player that comes to an end"
         advice += ". No result had `finished`: a tool has to return it" if cut == len(played) else ""
-        return Verdict.WARNING, f"{name}: {cut} of {len(played)} episodes end at {turns} turns. {advice}"
+        return "warning", f"{name}: {cut} of {len(played)} episodes end at {turns} turns. {advice}"
     if measured and turns > 2 * ROOM * longest:
         advice = f"Lower `max_turns` of environments.{name} to {ROOM * longest}: a model that fails plays on to it"
-        return Verdict.WARNING, f"{name}: the longest episode has {longest} turns of {turns}. {advice}"
-    return Verdict.OK, f"{name}: {len(played)} episodes fit, with room for {room} ids in each action"
+        return "warning", f"{name}: the longest episode has {longest} turns of {turns}. {advice}"
+    return "ok", f"{name}: {len(played)} episodes fit, with room for {room} ids in each action"
 
 
 def _room(config: RunConfig, played: Sequence[Trajectory]) -> int:

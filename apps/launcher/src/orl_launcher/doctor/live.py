@@ -33,7 +33,7 @@ from orl_rollout.run_folder.environments import refuse_other_build
 from orl_launcher import cli
 from orl_launcher.configuration import resolve
 from orl_launcher.doctor.episodes import random_calls
-from orl_launcher.doctor.report import Report, Verdict
+from orl_launcher.doctor.report import Report
 from orl_launcher.episodes import action_of
 from orl_launcher.playground import playground
 from orl_launcher.reports import DoctorReport
@@ -63,10 +63,10 @@ def check_live(arguments: argparse.Namespace) -> DoctorReport:
     if episode and page.attempt("upload", lambda: uploads(config, name)):
         status = page.await_("upload", lambda: _upload(page, config, episode, heard), stage="uploading")
         if status is not None:
-            page.say(Verdict.OK if status < 300 else Verdict.FAILED, f"upload: the platform answers HTTP {status}")
+            page.say("ok" if status < 300 else "failed", f"upload: the platform answers HTTP {status}")
     else:
-        page.say(Verdict.UNCHECKED, "upload: needs an episode, a key, and an environment of OpenReward")
-    page.say(Verdict.OK, "report: read the lines below, then paste them into an issue")
+        page.say("not checked", "upload: needs an episode, a key, and an environment of OpenReward")
+    page.say("ok", "report: read the lines below, then paste them into an issue")
     page.note("\n".join(heard))
     return page.conclude()
 
@@ -84,14 +84,14 @@ async def _play(page: Report, config: RunConfig, name: str, heard: list[str]) ->
             page.stage = "listing its tasks"
             listing = await open_listing(client, name, environment.splits[0])
             task = await anext(list_tasks(listing, [0]))
-            page.say(Verdict.OK, f"{name}: {listing.split} has {listing.size} tasks")
+            page.say("ok", f"{name}: {listing.split} has {listing.size} tasks")
             session, began = client.session(task), time.monotonic()
             try:
                 page.stage = "opening a session"
                 opening = await session.open(task)
                 tools = ", ".join(tool.name for tool in opening.tools)
                 heard.append(f"{len(opening.messages)} messages, tools: {tools}")
-                page.say(Verdict.OK, f"{name}: a session opens in {time.monotonic() - began:.1f} s")
+                page.say("ok", f"{name}: a session opens in {time.monotonic() - began:.1f} s")
                 page.stage = "calling a tool"
                 act = random_calls((), opening.tools[:1])
                 result = await (session.call(act) if isinstance(act, ToolCall) else session.answer(act))
@@ -100,7 +100,7 @@ async def _play(page: Report, config: RunConfig, name: str, heard: list[str]) ->
     blocks = ", ".join(type(block).__name__ for block in result.content)
     reward, failure = "no reward" if result.reward is None else "a reward", result.failure or "none"
     heard.append(f"result of {result.name}: [{blocks}], {reward}, finished {result.finished}, failure {failure}")
-    page.say(Verdict.OK, f"{name}: {result.name} answers in {result.seconds:.1f} s, and the session closes")
+    page.say("ok", f"{name}: {result.name} answers in {result.seconds:.1f} s, and the session closes")
     turn = Turn(observation=(), generations=(), action=action_of(act), results=(result,))
     return Trajectory(
         job=RolloutSpec(task=task, rollout_id=f"{RUN}-{time.time_ns()}", evaluation=True),

@@ -14,7 +14,7 @@ from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
 from orl_launcher.doctor.environments import Opened
-from orl_launcher.doctor.report import Report, Verdict
+from orl_launcher.doctor.report import Report
 
 HEAD, TAIL = 1000, 300  # characters of a prompt that are shown of a longer one
 
@@ -25,7 +25,7 @@ Reader = tuple[Tokenizer, Renderer]  # the renderer is certified
 def check_tokenizer(page: Report, config: RunConfig, model: str) -> Reader | None:
     """Certify the model's tokenizer. Return None if it cannot be trusted."""
     if not model:
-        page.say(Verdict.FAILED, "no model. Give --model, or set trainer.model in the file")
+        page.say("failed", "no model. Give --model, or set trainer.model in the file")
         return None
     advice = "--model takes the folder of a checkpoint, or a name on a reachable model hub"
     loading = "loading the tokenizer"
@@ -38,7 +38,7 @@ def check_tokenizer(page: Report, config: RunConfig, model: str) -> Reader | Non
         return None
     _say_certificate(page, model, renderer)
     if page.attempt("thinking", lambda: check_renderer(config, renderer) or True):
-        page.say(Verdict.OK, _thinking(config, tokenizer))
+        page.say("ok", _thinking(config, tokenizer))
     return tokenizer, renderer
 
 
@@ -53,10 +53,10 @@ def _thinking(config: RunConfig, tokenizer: HFTokenizer) -> str:
 def _say_certificate(page: Report, model: str, renderer: Renderer) -> None:
     certificate = renderer.certificate
     passed = sum(check.passed for check in certificate.checks)
-    page.say(Verdict.OK, f"{model}: certified, {passed} checks passed; format of tool calls: {renderer.tool_format}")
+    page.say("ok", f"{model}: certified, {passed} checks passed; format of tool calls: {renderer.tool_format}")
     for check in certificate.checks:
         if not check.passed:
-            page.say(Verdict.WARNING, f"{check.check}: {check.detail}")
+            page.say("warning", f"{check.check}: {check.detail}")
     for note in certificate.notes:
         page.note(note)
     if not certificate.user_turns:
@@ -76,11 +76,11 @@ def check_prompt(page: Report, config: RunConfig, opened: Opened, reader: Reader
     line = f"{name}: {len(ids)} ids of a context of {context}"
     wider = "Raise rollout.context_tokens (--max-context-len)"
     if room <= 0:
-        page.say(Verdict.FAILED, f"{line}: no turn can be played. {wider}")
+        page.say("failed", f"{line}: no turn can be played. {wider}")
     elif room < turn:
-        page.say(Verdict.WARNING, f"{line}: {room} are left, fewer than rollout.turn_tokens ({turn}). {wider}")
+        page.say("warning", f"{line}: {room} are left, fewer than rollout.turn_tokens ({turn}). {wider}")
     else:
-        page.say(Verdict.OK, line)
+        page.say("ok", line)
     page.note(_shortened(page.scrubber.scrub(tokenizer.decode(ids)), full=full))
     return ids
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from enum import StrEnum
 from typing import TypeVar
 
 from orl_core.errors import OrlError, boundary
@@ -19,27 +18,17 @@ from orl_rollout.edge.secrets import Scrubber
 from rich.console import Console
 from rich.text import Text
 
-from orl_launcher.reports import DoctorReport, FindingReport
+from orl_launcher.reports import CheckVerdict, DoctorReport, FindingReport
 
 T = TypeVar("T")
 
 
-class Verdict(StrEnum):
-    """The outcome of a check. Only FAILED fails the page."""
-
-    OK = "ok"
-    WARNING = "warning"
-    FAILED = "failed"
-    LOADING = "still loading"
-    UNCHECKED = "not checked"
-
-
-STYLES = {
-    Verdict.OK: "green",
-    Verdict.WARNING: "yellow",
-    Verdict.FAILED: "bold red",
-    Verdict.LOADING: "yellow",
-    Verdict.UNCHECKED: "dim",
+STYLES: dict[CheckVerdict, str] = {
+    "ok": "green",
+    "warning": "yellow",
+    "failed": "bold red",
+    "still loading": "yellow",
+    "not checked": "dim",
 }
 
 
@@ -51,7 +40,7 @@ class Report:
 
     def __init__(self, console: Console, seconds: float) -> None:
         self._console = console
-        self._counts = Counter[Verdict]()
+        self._counts = Counter[CheckVerdict]()
         self._group = ""
         self._findings: list[FindingReport] = []
         self.seconds, self.stage = seconds, ""
@@ -62,11 +51,11 @@ class Report:
         self._group = name
         self._console.print(name, style="bold")
 
-    def say(self, verdict: Verdict, text: str) -> None:
+    def say(self, verdict: CheckVerdict, text: str) -> None:
         """Print one finding, in one line."""
         self._counts[verdict] += 1
         words = visible(" ".join(self.scrubber.scrub(text).split()))
-        self._findings.append(FindingReport(group=self._group, verdict=verdict.value, text=words, notes=[]))
+        self._findings.append(FindingReport(group=self._group, verdict=verdict, text=words, notes=[]))
         self._console.print(Text.assemble((f"  {verdict:<11}  ", STYLES[verdict]), words))
 
     def note(self, text: str) -> None:
@@ -78,9 +67,9 @@ class Report:
 
     def conclude(self) -> DoctorReport:
         """Print the number of findings of each verdict. Return all of them."""
-        counts = (f"{self._counts[verdict]} {verdict}" for verdict in Verdict if self._counts[verdict])
+        counts = (f"{self._counts[verdict]} {verdict}" for verdict in STYLES if self._counts[verdict])
         self._console.print(", ".join(counts), style="bold")
-        return DoctorReport(ok=not self._counts[Verdict.FAILED], findings=self._findings)
+        return DoctorReport(ok=not self._counts["failed"], findings=self._findings)
 
     def attempt(self, subject: str, work: Callable[[], T], *, advice: str = "", stage: str = "") -> T | None:
         """Return the result of `work` on a thread; None after a fault or too long a time, printed with `advice`.
@@ -110,7 +99,7 @@ class Report:
                 except TimeoutError as exc:
                     if not self.stage:
                         raise OrlError(f"not done within {self.seconds:g} s. Raise --timeout") from exc
-                    self.say(Verdict.LOADING, f"{subject}: {self.stage} takes over {self.seconds:g} s. Raise --timeout")
+                    self.say("still loading", f"{subject}: {self.stage} takes over {self.seconds:g} s. Raise --timeout")
         except OrlError as exc:
-            self.say(Verdict.FAILED, f"{subject}: {exc}{f'. {advice}' if advice else ''}")
+            self.say("failed", f"{subject}: {exc}{f'. {advice}' if advice else ''}")
         return None
