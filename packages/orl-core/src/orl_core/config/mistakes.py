@@ -55,7 +55,8 @@ class _Search:
             msgspec.convert(value, kind)
         except (msgspec.ValidationError, UnicodeError) as exc:
             below = str(exc).partition(" - at `$")[2].rstrip("`")
-            shown = f" is {json.dumps(value, default=str)[:MOST_CHARACTERS]}" if _may_be_shown(value, kind) else ""
+            known = not isinstance(value, dict | list) and all(isinstance(each, _SHOWN) for each in members_of(kind))
+            shown = f" is {json.dumps(value, default=str)[:MOST_CHARACTERS]}" if known else ""
             return self._wrong(f"`{path}{below}`{shown}: expected {values_of(kind)}")
         return value
 
@@ -102,13 +103,7 @@ def _holder(value: object, kind: Any) -> Any:
     while get_origin(kind) is Annotated:
         kind = get_args(kind)[0]
     members = (kind,) if get_origin(kind) is dict or isinstance(kind, type) else get_args(kind)
-    holders = (each for each in members if get_origin(each) is dict or _is_struct(each))
+    holders = (
+        each for each in members if get_origin(each) is dict or (isinstance(each, type) and issubclass(each, Struct))
+    )
     return next(holders, None) if isinstance(value, dict) else None
-
-
-def _is_struct(kind: object) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Struct)
-
-
-def _may_be_shown(value: object, kind: object) -> bool:
-    return not isinstance(value, dict | list) and all(isinstance(member, _SHOWN) for member in members_of(kind))
