@@ -42,7 +42,8 @@ PATIENT, HELD = 2, 3  # signals that force the end of a patient and of a held bl
 class Listener:
     """The signals since `listening` began: `first` is the number of the first one, `count` says how many came.
 
-    A Listener that is not installed receives none. `needed` holds, for each open block, how many signals force the end.
+    A Listener that is not installed receives none. `needed` holds, for each open block, how many signals force the end;
+    the time to it begins when there are so many. A main thread that acts on a signal adds PATIENT for good.
     """
 
     def __init__(self) -> None:
@@ -62,29 +63,6 @@ class Listener:
         """Return 128 plus the number of the first signal, or `otherwise` if none came."""
         return otherwise if self.first is None else 128 + self.first
 
-    @contextmanager
-    def registered(self, callbacks: list[Callable[[], None]], callback: Callable[[], None]) -> Generator[None]:
-        """Keep `callback` in the list `callbacks` while the block runs."""
-        callbacks.append(callback)
-        try:
-            yield
-        finally:
-            callbacks.remove(callback)
-
-    @contextmanager
-    def needing(self, signals: int) -> Generator[None]:
-        """Force the end only after `signals` signals while the block runs. The time to it then starts again."""
-        self.needed.append(signals)
-        try:
-            yield
-        finally:
-            self.needed.remove(signals)
-            self._since = time.monotonic()
-
-    def leave(self) -> None:
-        """Note that the main thread acts on the signal. From now on only a second signal forces the end."""
-        self.needed.append(PATIENT)
-
     def install(self) -> None:
         """Handle the signals that the caller does not ignore. A signal that `nohup` ignores stays ignored."""
         self.installed = True
@@ -98,25 +76,19 @@ class Listener:
                 self._kept[number] = kept
                 signal.signal(number, self._note)
 
-    def stop(self) -> None:
-        """End the watcher. The handlers still note signals."""
+    def uninstall(self) -> None:
+        """End the watcher, and give the signals back: SIGINT last, because the caller's handler may raise here.
+
+        A forked child shares the pipe and has no watcher.
+        """
         signal.set_wakeup_fd(self._wakeup)
-        if self._thread.ident is not None:
+        if self._thread.is_alive():
             os.write(self._writer, b"\0")
             self._thread.join()
             os.close(self._reader)
             os.close(self._writer)
-
-    def restore(self) -> None:
-        """Give the signals back to the caller's handlers: SIGINT last, because that handler may raise here."""
         for number in reversed(self._kept):
             signal.signal(number, self._kept[number])
-
-    def forget(self) -> None:
-        """Give the signals back in a forked child. It shares the pipe and has no watcher."""
-        if self.installed:
-            signal.set_wakeup_fd(self._wakeup)
-            self.restore()
 
     def _note(self, number: int, _frame: object) -> None:
         """Handle a signal. It may run inside a finalizer, so it must not raise, wait or take a lock."""
@@ -132,7 +104,9 @@ class Listener:
                 if number in SIGNALS:
                     self._count(number)
             seconds = (0.0, FIRST_SECONDS, AGAIN_SECONDS, 0.0)[min(self.count, 3)]
-            if self.count >= max(self.needed) and time.monotonic() - self._since >= seconds:
+            if self.count < max(self.needed):
+                self._since = time.monotonic()
+            elif time.monotonic() - self._since >= seconds:
                 self._end_by_force()
 
     def _count(self, number: int) -> None:
@@ -180,10 +154,6 @@ def _say_forced() -> None:
 class Interrupted(KeyboardInterrupt):
     """A signal asks the command to end. Like KeyboardInterrupt it passes through `except Exception`."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
-        self.number = number
-
 
 _listener = Listener()  # the installed one, or one that receives no signal
 
@@ -205,9 +175,8 @@ def listening() -> Generator[Listener]:
     finally:
         for thread in started(tuple(listener.releases)):
             thread.join(RELEASE_SECONDS)
-        listener.stop()
         _listener = Listener()
-        listener.restore()
+        listener.uninstall()
 
 
 def check() -> None:
@@ -217,8 +186,8 @@ def check() -> None:
         Interrupted: a signal asks the command to end.
     """
     if _listener.first is not None and HELD not in _listener.needed:
-        _listener.leave()
-        raise Interrupted(_listener.first)
+        _listener.needed.append(PATIENT)
+        raise Interrupted(signal.Signals(_listener.first).name)
 
 
 def received() -> bool:
@@ -232,9 +201,19 @@ def count() -> int:
 
 
 @contextmanager
+def _listed(members: list[T], member: T) -> Generator[None]:
+    """Keep `member` in a list while the block runs."""
+    members.append(member)
+    try:
+        yield
+    finally:
+        members.remove(member)
+
+
+@contextmanager
 def notified(callback: Callable[[], None]) -> Generator[None]:
     """Call `callback` at every signal, on a thread of its own; at once if a signal came before. It may run twice."""
-    with _listener.registered(_listener.callbacks, callback):
+    with _listed(_listener.callbacks, callback):
         if received():
             callback()
         yield
@@ -242,17 +221,17 @@ def notified(callback: Callable[[], None]) -> Generator[None]:
 
 def released(release: Callable[[], None]) -> AbstractContextManager[None]:
     """Call `release`, on a thread of its own, if the process ends by force or abandons the block."""
-    return _listener.registered(_listener.releases, release)
+    return _listed(_listener.releases, release)
 
 
 def patient() -> AbstractContextManager[None]:
     """Let the first signal wait for a check, however long it takes. Only a second one ends the process by force."""
-    return _listener.needing(PATIENT)
+    return _listed(_listener.needed, PATIENT)
 
 
 def held() -> AbstractContextManager[None]:
     """Finish the whole block: `check` does not raise here, and only a third signal ends the process by force."""
-    return _listener.needing(HELD)
+    return _listed(_listener.needed, HELD)
 
 
 def result_of(future: Future[T], seconds: float | None = None) -> T:
@@ -308,16 +287,15 @@ async def cancelled(work: Coroutine[Any, Any, T]) -> T:
     task, loop = cast("asyncio.Task[Any]", asyncio.current_task()), asyncio.get_running_loop()
 
     def cancel() -> None:
+        _listener.needed.append(PATIENT)
+        task.cancel()
+
+    def wake() -> None:
         with suppress(RuntimeError):  # the loop is closed: the work is done
-            loop.call_soon_threadsafe(_cancel, task)
+            loop.call_soon_threadsafe(cancel)
 
-    with notified(cancel):
+    with notified(wake):
         return await work
-
-
-def _cancel(task: asyncio.Task[Any]) -> None:
-    _listener.leave()
-    task.cancel()
 
 
 class _Executor(ThreadPoolExecutor):
@@ -331,7 +309,8 @@ def _forget_in_child() -> None:
     """Give a forked child the handlers that this process began with: its signals are not ours."""
     global _listener
     listener, _listener = _listener, Listener()
-    listener.forget()
+    if listener.installed:
+        listener.uninstall()
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
