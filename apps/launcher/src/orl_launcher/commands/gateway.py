@@ -10,7 +10,6 @@ import os
 import re
 import secrets
 import sys
-from importlib.metadata import entry_points
 from typing import Any, cast
 
 from msgspec import structs
@@ -74,8 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     config, folder, _ = resolve(arguments, "gateway", bare=BARE, model="needed")
     config = _sessions(arguments, config)
-    (gateway,) = entry_points(group="orl.gateways")  # orl-launcher requires orl-gateway
-    serve = cast("GatewayServer", gateway.load())
+    serve = cast("GatewayServer", cli.entry("orl.gateways").load())
     own_key = os.environ.get(KEY, "")
     if not own_key and not sys.stdout.isatty():
         raise cli.UsageError(f"{KEY} is not set, and a new key would be written to this output. Set the variable")

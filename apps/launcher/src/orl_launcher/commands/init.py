@@ -66,11 +66,6 @@ def _file_of(name: str) -> Path:
     return Path(f"{name.rpartition('/')[2].lower()}.yaml")
 
 
-def _refuse_existing(output: Path | None) -> None:
-    if output and output.exists():
-        raise cli.UsageError(f"{output} exists already. Choose another --output")
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Write the file and check it. Return doctor's exit code."""
     from orl_core.config.schema import editor_schema
@@ -81,17 +76,18 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.environment:
         raise cli.UsageError(f"no environment. Give {KINDS} (see {invocation()} init --help)")
     name = arguments.variant or arguments.environment
-    _refuse_existing(arguments.output or (None if "://" in name else _file_of(name)))
+    known: Path | None = arguments.output or (None if "://" in name else _file_of(name))
+    if known and known.exists():  # before a server is asked; `write_config` writes over no other file
+        raise cli.UsageError(f"{known} exists already. Choose another --output")
     env = _surveyed(arguments)
-    output: Path = arguments.output or _file_of(env.name)
-    _refuse_existing(output)
+    output = known or _file_of(env.name)
     trainer = trainers.find_trainer(arguments.trainer)
     editors = editor_schema(trainers.sections())
     schema, missing = schema_for(output, editors)
     model = arguments.model or (FIRST if env.name in PLAYED_BY_TINY else DEFAULT_MODEL)
     command = f"orl init {arguments.environment}"
-    named = {"backend": arguments.trainer, "model": model}
-    text = config_text(env, command=command, output=output, schema=schema, trainer={**trainer.defaults, **named})
+    section = {**trainer.defaults, "backend": arguments.trainer, "model": model}
+    text = config_text(env, command=command, output=output, schema=schema, trainer=section)
     try:
         write_config(output, text)
     except OSError as exc:

@@ -25,12 +25,13 @@ from orl_rollout.edge.secrets import Scrubber
 from orl_rollout.episodes.journal import read_journal
 from orl_rollout.loop.engine import Engine
 from orl_rollout.results.metrics import RolloutStats, evaluation_metrics, stats_of
-from orl_rollout.results.outcome import Outcome
+from orl_rollout.results.outcome import Outcome, load_reward
 from orl_rollout.run_folder.config_file import read_object, write_config
 from orl_rollout.run_folder.contract import LocalEngine
 from orl_rollout.run_folder.environments import record_versions
 from orl_rollout.run_folder.metrics_log import MetricsRow, append
 from orl_rollout.run_folder.summary import note_end
+from orl_rollout.runtime.player import load_player
 from orl_rollout.training.resume import check_resume
 
 from orl_launcher import cli, invocation
@@ -166,9 +167,6 @@ def _locked(folder: Path) -> Generator[None]:
 
 def _configured(arguments: argparse.Namespace, before: Path | None) -> tuple[RunConfig, Path]:
     """Return the configuration and the folder, which are those of the run `before` if there is one."""
-    from orl_rollout.results.outcome import load_reward
-    from orl_rollout.runtime.player import load_player
-
     if before:
         arguments.task_data = before / TASKS
         if arguments.name or arguments.max_tasks or not arguments.task_data.is_file():

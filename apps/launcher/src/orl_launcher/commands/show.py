@@ -146,6 +146,15 @@ def _report(path: Path, record: Record, chosen: list[tuple[int, Entry]], *, whol
         for steps, values in (record.curve(name, kind),)
         if steps
     ]
+    episodes = [
+        EpisodeReport(
+            **structs.asdict(row_of(number, entry)),
+            rollout_id=entry.key,
+            error=entry.trajectory.error,
+            conversations=list(rows_of(entry, ids=True)) if whole else None,
+        )
+        for number, entry in chosen
+    ]
     return ShowReport(
         path=str(path),
         finished=record.finished if record.config else None,
@@ -153,16 +162,7 @@ def _report(path: Path, record: Record, chosen: list[tuple[int, Entry]], *, whol
         random_consistent_baseline=record.baseline,
         notices=list(notices_of(record)),
         curves=curves,
-        episodes=[_episode_report(number, entry, whole=whole) for number, entry in chosen],
-    )
-
-
-def _episode_report(number: int, entry: Entry, *, whole: bool) -> EpisodeReport:
-    return EpisodeReport(
-        **structs.asdict(row_of(number, entry)),
-        rollout_id=entry.key,
-        error=entry.trajectory.error,
-        conversations=list(rows_of(entry, ids=True)) if whole else None,
+        episodes=episodes,
     )
 
 

@@ -17,11 +17,13 @@ from typing import Any
 from msgspec import structs
 from orl_core.config import RunConfig
 from orl_core.errors import ConfigError, OrlError
+from orl_core.text import visible
 from orl_rollout.edge import interrupt
 from orl_rollout.run_folder.config_file import write_config
 from orl_rollout.run_folder.contract import Run, Trainer
 from orl_rollout.run_folder.record import read_record
 from orl_rollout.run_folder.summary import note_interruption
+from orl_rollout.training.resume import check_resume
 
 from orl_launcher import cli, invocation
 from orl_launcher.checkpoints import last_in, refuse_missing
@@ -39,6 +41,8 @@ from orl_launcher.trainers import (
     task_data_of,
     unread,
 )
+from orl_launcher.view.notices import trained_nothing, untrained
+from orl_launcher.view.wording import count, duration, flat
 
 PREPARED = {
     "config.json",
@@ -83,10 +87,6 @@ def add_options(options: cli.Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, and report also an interrupted run. A run of which no rollout could train has failed."""
-    from orl_rollout.training.resume import check_resume
-
-    from orl_launcher.view.notices import trained_nothing
-
     backend = vars(arguments)["trainer.backend"]
     if arguments.config == cli.DEFAULT_CONFIG and backend != cli.backend_of():
         written = f"{invocation()} init ENVIRONMENT --trainer {backend}"
@@ -186,10 +186,8 @@ def _tasks(config: RunConfig, folder: Path) -> tuple[Path, Path | None, dict[str
 
 def _conclude(folder: Path, arguments: argparse.Namespace) -> None:
     """Write the report, and print the closing table and the command that continues an interrupted run."""
-    from orl_launcher.view.notices import untrained
     from orl_launcher.view.report import write_report
     from orl_launcher.view.tables import overview
-    from orl_launcher.view.wording import count, duration
 
     if not (folder / "config.json").is_file():
         return
@@ -226,10 +224,6 @@ def _continuing(folder: Path, arguments: argparse.Namespace) -> str:
 
 def _print_plan(config: RunConfig, arguments: argparse.Namespace, folder: Path, changes: Sequence[str]) -> int:
     """Print settings and memory for people on stderr, and the plan on stdout. Return the exit code."""
-    from orl_core.text import visible
-
-    from orl_launcher.view.wording import flat
-
     plan = plan_run(config, folder, arguments.extra, arguments.python)
     public: dict[str, Any] = config.public()
     console = cli.console(stderr=True)

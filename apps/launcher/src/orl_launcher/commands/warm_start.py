@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable
 from itertools import cycle, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import msgspec
 from orl_core.config import RunConfig
@@ -29,14 +29,12 @@ from orl_launcher import cli, invocation
 from orl_launcher.checkpoints import refuse_missing
 from orl_launcher.commands import rollout
 from orl_launcher.configuration import resolve
+from orl_launcher.episodes import ScriptedPlayer, conversations, journalled, load_function
 from orl_launcher.made_models import warm_starter
 from orl_launcher.options import PLAYED, add_shared
 from orl_launcher.playground import first_model, playground
 from orl_launcher.trainers import holds_out
 from orl_launcher.view.progress import counting
-
-if TYPE_CHECKING:
-    from orl_launcher.episodes import ScriptedPlayer
 
 DESCRIPTION = """\
 Teach a model the form of play before any trainer: supervised training on episodes, with a loss on the model's own
@@ -83,8 +81,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Gather episodes, train, print the figures, and play the held-out tasks as `orl rollout` does."""
     from orl_rollout.run_folder.config_file import write_config
 
-    from orl_launcher.episodes import ScriptedPlayer, load_function
-
     started = time.monotonic()
     if arguments.rows and arguments.min_reward is not None:
         raise cli.UsageError("--min-reward: conversations have no reward. Leave it out")
@@ -120,8 +116,6 @@ def _read(config: RunConfig, model: str, options: argparse.Namespace) -> list[Ou
     from orl_core.config.limits import limits_of
     from orl_core.task import PLAIN
     from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
-
-    from orl_launcher.episodes import conversations, journalled
 
     if options.rows:
         renderer = open_renderer(config, open_tokenizer(config, model))

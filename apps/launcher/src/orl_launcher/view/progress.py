@@ -11,18 +11,15 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from orl_rollout.edge.files import lines_of, meanwhile
 from orl_rollout.logs import work
 from orl_rollout.run_folder.judges import STEPS, no_signal, turn_drift
 from orl_rollout.run_folder.metrics_log import MetricsRow, parse_row, tally_of
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from orl_launcher.view.wording import MAIN_METRICS, duration, noted, percent
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.progress import Progress, TaskID
 
 EVERY = 5  # steps between lines where the output is no terminal
 SILENT = 30.0  # seconds without a line, after which such an output gets one
@@ -162,8 +159,6 @@ def counting(console: Console, clock: Clock = time.monotonic) -> Generator[Calla
 @contextmanager
 def _bar(console: Console) -> Generator[tuple[Progress, TaskID]]:
     """Yield a bar, hidden until it is updated; an output that is no terminal shows none."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
     columns = (BarColumn(bar_width=BAR), TextColumn("{task.description}  {task.fields[wait]}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         yield progress, progress.add_task("", total=None, visible=False, wait="")
