@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Literal
 from urllib.request import getproxies_environment
 
-from msgspec import structs
 from orl_cluster.launch import cluster_trainer
 from orl_cluster.launch.argv import Options
 from orl_cluster.launch.command import trainer_defaults
 from orl_cluster.launch.command.command import Command
 from orl_cluster.launch.command.layout import LaunchRequest
-from orl_cluster.launch.command.model_shape import is_mixture, model_shape
+from orl_cluster.launch.command.model_shape import model_shape
 from orl_cluster.launch.command.trainer_defaults import SUCCESSORS, UNREPLAYED, batch_size, critic_load
 from orl_cluster.launch.machine.installation import Installation
 from orl_cluster.launch.options import CONTEXT_PARALLEL, LORA, REPLAY, RUN_NAME, cluster_of
@@ -73,12 +72,12 @@ def _command_of(installation: Installation, run: Run) -> Command:
     features = set(installation.findings.features)
     fsdp = "fsdp" in features or installation.missing  # what a miles has that is not there to be asked
     backend = cluster_of(run.config.trainer).train_backend or ("fsdp" if fsdp else "megatron")
-    request = cluster_trainer.request_of(installation, run, trains_in_parallel=backend == "megatron")
-    shape = _shape(installation, request.trainer) if backend == "megatron" else []
-    request = structs.replace(request, mixture=is_mixture(request, shape))
+    parallel = backend == "megatron"
+    shape = _shape(installation, run.config.trainer) if parallel else []
+    request = cluster_trainer.request_of(installation, run, shape, trains_in_parallel=parallel)
     argv, notes = _arguments(request, backend, features, shape)
-    queues = trainer_defaults.ONE_QUEUE if backend == "megatron" else {}  # FSDP overlaps only with several
-    exact = VARIABLES if _is_exact(request) else {}
+    queues = trainer_defaults.ONE_QUEUE if parallel else {}  # FSDP overlaps only with several
+    exact = VARIABLES if request.value(MODE) is not None else {}
     return Command(
         request=request,
         argv=tuple(argv),
@@ -116,16 +115,11 @@ def _address() -> str:
     return ""
 
 
-def _is_exact(request: LaunchRequest) -> bool:
-    """Tell whether the run asks for true on-policy training."""
-    return request.value(MODE) is not None
-
-
 def _exact_options(request: LaunchRequest, *, fsdp: bool) -> Options:
     """Return the options that belong to `--true-on-policy-mode`; none without it."""
     if RECOMPUTE in request.names:
         raise ConfigError(f"{RECOMPUTE}: it replaces the logprobs of sampling, on which orl trains. Remove it")
-    if not _is_exact(request):
+    if request.value(MODE) is None:
         return {}
     if not fsdp:
         raise ConfigError(
@@ -140,7 +134,7 @@ def _exact_options(request: LaunchRequest, *, fsdp: bool) -> Options:
 
 def _arguments(
     request: LaunchRequest, backend: Backend, features: Collection[str], model_args: Sequence[str]
-) -> tuple[list[str], list[str]]:
+) -> tuple[list[str], Sequence[str]]:
     """Return miles' arguments, and notes for their user. `model_args` is the shape that Megatron needs.
 
     `features` are the findings of the probe in the trainer's environment.
@@ -158,7 +152,11 @@ def _arguments(
         )
     parallel = backend == "megatron"
     exact = _exact_options(request, fsdp=not parallel)
-    training, notes = _megatron(request) if parallel else _fsdp(request, features, exact)
+    if parallel:
+        replayed, notes = trainer_defaults.replays(request, able=True, routers=(OWN_ROUTER,))
+        training = trainer_defaults.megatron(request, replayed=replayed)
+    else:
+        training, notes = _fsdp(request, features, exact)
     reference = request.cluster.megatron_ckpt if parallel else None
     ours = trainer_defaults.options(request, reference, {**training, **exact})
     argv = trainer_defaults.assemble(request, {"--train-backend": backend, **ours})
@@ -168,12 +166,7 @@ def _arguments(
     return [*model_args, *argv, *(["--critic-load", str(resumed)] if resumed else [])], notes
 
 
-def _megatron(request: LaunchRequest) -> tuple[Options, list[str]]:
-    replayed, notes = trainer_defaults.replays(request, able=True, routers=(OWN_ROUTER,))
-    return trainer_defaults.megatron(request, replayed=replayed), [*notes]
-
-
-def _fsdp(request: LaunchRequest, features: Collection[str], exact: Options) -> tuple[Options, list[str]]:
+def _fsdp(request: LaunchRequest, features: Collection[str], exact: Options) -> tuple[Options, Sequence[str]]:
     """Return the options of FSDP, and notes for their user. `exact` are those of true on-policy training."""
     cluster = request.cluster
     _check_schedule(request)

@@ -15,10 +15,11 @@ from pathlib import Path
 from msgspec import structs
 from orl_cluster.launch.argv import value_of
 from orl_cluster.launch.machine import probe
-from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER, checkpoint_in, conversion_of
+from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER, conversion_of
 
 FLASH = ("flash_attention_2", "flash_attention_3")  # the builds that are looked for; the first is miles' default
 FLASH_PACKAGES = dict(zip(("flash-attn", "flash-attn-3"), FLASH, strict=True))
+INSTEAD = "--train-backend fsdp, or "  # of a conversion
 OWN_ROUTER = "--use-miles-router"  # forwards every field of a request
 
 
@@ -56,9 +57,9 @@ def _fsdp_checkpoint(argv: Sequence[str]) -> str:
         return f"--load {load}: name a Hugging Face checkpoint with --model; --load continues from one of miles' own"
     if why := _unsaved(argv, load):
         return why
-    if (Path(load) / CHECKPOINT_TRACKER).is_file() and not _is_fsdp(load):
+    if (Path(load) / CHECKPOINT_TRACKER).is_file() and not probe.of_fsdp("--load", load, "miles"):
         why = "FSDP did not write this checkpoint and would start anew: --train-backend megatron"
-        return f"--load {load}: {why}, {_converted(load)}"
+        return f"--load {load}: {why}, or run {conversion_of(load, 'miles')} and name the result with --model"
     return ""
 
 
@@ -68,9 +69,9 @@ def _megatron_checkpoint(argv: Sequence[str]) -> str:
     if not (Path(load) / "config.json").is_file() and (why := _unsaved(argv, load)):
         return why
     if (Path(load) / CHECKPOINT_TRACKER).is_file():
-        return _of_fsdp("--load", load)
+        return probe.of_fsdp("--load", load, "miles", INSTEAD)
     if (Path(reference) / CHECKPOINT_TRACKER).is_file():
-        return probe.no_checkpoint("--ref-load", reference) or _of_fsdp("--ref-load", reference)
+        return probe.no_checkpoint("--ref-load", reference) or probe.of_fsdp("--ref-load", reference, "miles", INSTEAD)
     if value_of(argv, "--megatron-to-hf-mode") == "bridge":
         return ""
     model, bridge = value_of(argv, "--hf-checkpoint") or "", "or give `-- --megatron-to-hf-mode bridge`"
@@ -88,21 +89,6 @@ def _unsaved(argv: Sequence[str], load: str) -> str:
     if probe.goes_on(argv) and not (Path(load) / CHECKPOINT_TRACKER).is_file():
         return ""
     return probe.no_checkpoint("--load", load)
-
-
-def _of_fsdp(option: str, folder: str) -> str:
-    """Return why Megatron cannot read the checkpoint in `folder`, the value of `option`, if FSDP wrote it, or ""."""
-    why = "FSDP wrote this checkpoint: --train-backend fsdp"
-    return f"{option} {folder}: {why}, {_converted(folder)}" if _is_fsdp(folder) else ""
-
-
-def _converted(folder: str) -> str:
-    return f"or run {conversion_of(folder, 'miles')} and name the result with --model"
-
-
-def _is_fsdp(folder: str) -> bool:
-    checkpoint = checkpoint_in(Path(folder))
-    return checkpoint is not None and checkpoint.format == "fsdp"
 
 
 if __name__ == "__main__":

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import structs
 from orl_cluster.launch import cluster_trainer
 from orl_cluster.launch.argv import Options, value_of
 from orl_cluster.launch.command import trainer_defaults
 from orl_cluster.launch.command.command import Command
 from orl_cluster.launch.command.layout import LaunchRequest
-from orl_cluster.launch.command.model_shape import is_mixture, model_shape
+from orl_cluster.launch.command.model_shape import model_shape
 from orl_cluster.launch.command.trainer_defaults import critic_folder, critic_load
 from orl_cluster.launch.machine.installation import Installation
 from orl_cluster.launch.options import PARTIAL
@@ -38,9 +37,8 @@ PRINT_SHAPE = 'source "$1" >/dev/null && printf "%s\\0" "${MODEL_ARGS[@]}"'
 
 def _command_of(installation: Installation, run: Run) -> Command:
     """Return slime's command line."""
-    request = cluster_trainer.request_of(installation, run)
-    shape = _shape(installation, request.trainer)
-    request = structs.replace(request, mixture=is_mixture(request, shape))
+    shape = _shape(installation, run.config.trainer)
+    request = cluster_trainer.request_of(installation, run, shape)
     if request.cluster.train_backend == "fsdp":
         raise ConfigError(
             "--train-backend fsdp: slime trains with Megatron alone since 0.2.3; leave it out, or train with miles"

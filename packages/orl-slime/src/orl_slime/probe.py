@@ -18,7 +18,7 @@ from orl_cluster.launch.machine import probe
 from orl_core.errors import OrlError, boundary
 from orl_core.estimators import OPTION, estimator_named
 from orl_core.names import download_of
-from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER, checkpoint_in, conversion_of
+from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER, conversion_of
 
 MEGATRON_PARSER = "slime.backends.megatron_utils.arguments"  # loaded: then every parser has been asked
 REPLAYS = "routing replay"  # its Sample reads what the engine returns (`orl_slime.generate`), from 0.3.1 on
@@ -63,7 +63,7 @@ def obstacle(argv: Sequence[str]) -> str:
         return f"{name} {begins}: no such folder: run {conversion_of(source, 'slime', begins)}"
     of_run = _holds(f"{begins}/checkpoint", CHECKPOINT_TRACKER)  # a run's folder: its config.json is orl's
     if _holds(begins, CHECKPOINT_TRACKER) or of_run or not (fresh or _holds(begins, "config.json")):
-        return probe.no_checkpoint(name, begins) or _of_fsdp(name, begins)
+        return probe.no_checkpoint(name, begins) or probe.of_fsdp(name, begins, "miles")
     if _holds(begins, "config.json") and _reads(begins):
         if not estimator_named(value_of(argv, OPTION) or "grpo").critic:
             return ""
@@ -71,14 +71,6 @@ def obstacle(argv: Sequence[str]) -> str:
     else:
         why = "slime does not read this checkpoint as it is"
     return f"{name} {begins}: {why}: run {conversion_of(begins, 'slime')} and name the result with --megatron-ckpt"
-
-
-def _of_fsdp(name: str, folder: str) -> str:
-    checkpoint = checkpoint_in(Path(folder))
-    if checkpoint is None or checkpoint.format != "fsdp":
-        return ""
-    convert = conversion_of(folder, "miles")
-    return f"{name} {folder}: FSDP wrote this checkpoint: run {convert} and name the result with --model"
 
 
 def _holds(folder: str, file: str) -> bool:

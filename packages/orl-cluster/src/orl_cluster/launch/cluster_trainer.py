@@ -30,6 +30,7 @@ from orl_cluster.launch.argv import merge, number, shell_text, value_of, without
 from orl_cluster.launch.command.command import Command, custom_config, environment_of, required_env
 from orl_cluster.launch.command.layout import LaunchRequest, layout_of, splits_of
 from orl_cluster.launch.command.memory import estimate
+from orl_cluster.launch.command.model_shape import is_mixture
 from orl_cluster.launch.command.trainer_defaults import MODEL, SUCCESSORS
 from orl_cluster.launch.machine import probe
 from orl_cluster.launch.machine.installation import Installation, find_installation, without_busy_gpus
@@ -148,14 +149,17 @@ def _with_settings(command: Command) -> Command:
     )
 
 
-def request_of(installation: Installation, run: Run, *, trains_in_parallel: bool = True) -> LaunchRequest:
-    """Return the input of the adapter's command line; see `layout_of`."""
+def request_of(
+    installation: Installation, run: Run, shape: Sequence[str], *, trains_in_parallel: bool = True
+) -> LaunchRequest:
+    """Return the input of the adapter's command line; see `layout_of`. `shape` are the options of the model's shape."""
     trainer = run.config.trainer
     splits = splits_of(run) if trains_in_parallel else 1
     layout = layout_of(
         cluster_of(trainer), installation.findings.gpus, trains_in_parallel=trains_in_parallel, other_splits=splits
     )
-    return LaunchRequest(run=run, installation=installation, layout=layout, tracking=tracking_of(trainer))
+    request = LaunchRequest(run=run, installation=installation, layout=layout, tracking=tracking_of(trainer))
+    return structs.replace(request, mixture=is_mixture(request, shape))
 
 
 def _check(command: Command) -> Command:

@@ -14,7 +14,6 @@ from typing import Any
 
 from msgspec import Struct, structs
 from orl_core.config import TrainerConfig
-from orl_core.credentials import refuse_on_command_line
 from orl_core.errors import ConfigError, OrlError, boundary
 from orl_core.names import download_of
 from orl_rollout.logs import say
@@ -92,7 +91,6 @@ def _tool(trainer: str, conversion: Conversion, shape_of: ShapeOf) -> Tool:
     if conversion.output.exists():
         raise ConfigError(f"{conversion.output} exists already. Remove it, or choose another --output")
     check_words(conversion.extra)
-    refuse_on_command_line(conversion.extra)
     for name in names_in(conversion.extra):
         if name in OWNED:
             raise ConfigError(f"{name} is set by {OWNED[name]}")

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from orl_core.credentials import refuse_on_command_line
 from orl_core.errors import ConfigError
 from orl_core.estimators import OPTION
 from orl_rollout.edge.secrets import refuse_in_words
@@ -103,7 +102,6 @@ def assemble(request: LaunchRequest, ours: Options) -> list[str]:
     """
     extra = request.run.extra
     check_words(extra)
-    refuse_on_command_line(extra)
     flags = {name: value for name, value in request.trainer.own_flags.items() if option_name(name) != CUSTOM_CONFIG}
     extra = without(extra, CUSTOM_CONFIG)
     argv = merge(ours, flags, extra)

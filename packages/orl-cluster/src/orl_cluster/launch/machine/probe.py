@@ -30,7 +30,7 @@ from orl_rollout.edge import children
 from orl_rollout.functions import find_modules_in
 from orl_rollout.gpus import Gpu, count_gpus, gpu_memory
 from orl_rollout.results.outcome import load_reward
-from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER
+from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER, checkpoint_in, conversion_of
 from orl_rollout.runtime.player import load_player
 
 from orl_cluster.launch.argv import names_in, value_of
@@ -236,6 +236,18 @@ def no_checkpoint(option: str, folder: str) -> str:
     if saved and (Path(folder) / saved).is_dir():
         return ""
     return f"{option} {folder}: its {CHECKPOINT_TRACKER} names {step or 'nothing'}, and no such checkpoint is there"
+
+
+def of_fsdp(option: str, folder: str, trainer: str, instead: str = "") -> str:
+    """Return why Megatron cannot read the checkpoint in `folder`, the value of `option`; "" if FSDP did not write it.
+
+    `trainer` converts it; `instead` is another way out.
+    """
+    checkpoint = checkpoint_in(Path(folder))
+    if checkpoint is None or checkpoint.format != "fsdp":
+        return ""
+    convert = conversion_of(folder, trainer)
+    return f"{option} {folder}: FSDP wrote this checkpoint: {instead}run {convert} and name the result with --model"
 
 
 def answer(look: Callable[[Sequence[str]], Findings], argv: Sequence[str]) -> None:
