@@ -142,9 +142,8 @@ def _arguments(
     estimator = request.estimator
     if estimator.name == "reinforce_plus_plus":
         raise ConfigError(f"{OPTION} {estimator.name}: {NOT_REINFORCE}")
-    plain = not request.run.config.environments
     refused = trainer_defaults.REFUSED | (IGNORED if backend == "fsdp" else {})
-    trainer_defaults.refuse_by_name(request.names, refused, plain=plain)
+    trainer_defaults.refuse_by_name(request.names, refused, plain=not request.run.config.environments)
     _refuse_fully_async(request)
     if request.run.config.turn_advantages:
         raise ConfigError(

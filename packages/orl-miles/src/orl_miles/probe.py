@@ -27,8 +27,7 @@ def findings(argv: Sequence[str]) -> probe.Findings:
     """Look at this environment, and at `argv` if there is one."""
     backend = value_of(argv, "--train-backend") or "megatron"
     facts = probe.findings("miles", argv, last_parser=f"miles.backends.{backend}_utils.arguments")
-    root = Path(facts.root)
-    features = _features(root) if facts.root else ()
+    features = _features(Path(facts.root)) if facts.root else ()
     fault = ("" if OWN_ROUTER in argv else probe.not_forwarded(argv)) or (obstacle(argv) if argv else "")
     return structs.replace(facts, features=features, obstacle=fault)
 

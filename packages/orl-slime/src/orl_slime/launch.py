@@ -43,11 +43,9 @@ def _command_of(installation: Installation, run: Run) -> Command:
         raise ConfigError(
             "--train-backend fsdp: slime trains with Megatron alone since 0.2.3; leave it out, or train with miles"
         )
-    plain = not run.config.environments
-    trainer_defaults.refuse_by_name(request.names, plain=plain)
+    trainer_defaults.refuse_by_name(request.names, plain=not run.config.environments)
     replayed, notes = trainer_defaults.replays(request, able=_has(request, REPLAYS))
-    megatron = trainer_defaults.megatron(request, replayed=replayed)
-    training = {**megatron, **_fully_async(request)}
+    training = {**trainer_defaults.megatron(request, replayed=replayed), **_fully_async(request)}
     if request.estimator.name == "reinforce_plus_plus":
         training[ADVANTAGES] = "orl_slime.advantages.reinforce_plus_plus"
     if request.estimator.critic:

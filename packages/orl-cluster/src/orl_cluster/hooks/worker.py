@@ -192,8 +192,7 @@ async def _open(args: Any, url: str, evaluation: bool, payload: Mapping[str, Any
         timeouts = Timeouts(retry=worker.config.rollout.patience)
         engine = SglangEngine(url, context_tokens=context, payload=payload, timeouts=timeouts)
         engine = await closing.enter_async_context(engine)
-        counted = CountingEngine(engine, run_of(args).turns)
-        return LoopClients(worker, counted, worker.runtime(client), closing)
+        return LoopClients(worker, CountingEngine(engine, run_of(args).turns), worker.runtime(client), closing)
 
 
 async def aclose() -> None:

@@ -219,8 +219,7 @@ def token_of(request: web.Request) -> str:
 
 def key_of(request: web.Request) -> str:
     """Return the API key of a request, as OpenAI's or Anthropic's clients send it, or ""."""
-    bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
-    return request.headers.get("x-api-key") or bearer
+    return request.headers.get("x-api-key") or request.headers.get("Authorization", "").removeprefix("Bearer ")
 
 
 async def read_whole(http: web.Request) -> bytes:

@@ -84,8 +84,7 @@ def _before(history: History, id_: str) -> Sequence[bytes]:
             f"`previous_response_id`: `{id_}`, no answer of this session,", "send the conversation as `input`"
         )
     request, reply = known
-    parts = request.point.parts() if request.point else []
-    return (*parts, *map(msgspec.json.encode, _output(reply, request)))
+    return (*(request.point.parts() if request.point else ()), *map(msgspec.json.encode, _output(reply, request)))
 
 
 def _tools(text: Raw) -> dict[str, Any]:

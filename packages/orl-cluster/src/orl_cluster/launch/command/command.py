@@ -102,8 +102,7 @@ def custom_config(request: LaunchRequest) -> bytes:
         "orl_folder": str(run.folder.absolute()),
         WORKING_FOLDER: str(Path.cwd()),
     }
-    merged = {**tree, **ours}
-    return msgspec.json.format(msgspec.json.encode(merged), indent=2)
+    return msgspec.json.format(msgspec.json.encode({**tree, **ours}), indent=2)
 
 
 def eval_options(run: Run) -> tuple[str | Path, ...]:

@@ -215,8 +215,7 @@ class _Attempts:
             advice.append(f"Ray lost {why.lost_node}, which ends a run: start Ray there, then {then}")
         advice += [UNEQUAL_WEIGHTS] if why.unequal_weights else []
         ended = f"{request.installation.trainer} ended with exit code {code}{tried}"
-        log = request.run.folder / process.LOG
-        return OrlError("; ".join([f"{ended}: {why.error} (see {log})", *advice]))
+        return OrlError("; ".join([f"{ended}: {why.error} (see {request.run.folder / process.LOG})", *advice]))
 
 
 def _attempt(command: Command) -> tuple[int, Failure] | None:

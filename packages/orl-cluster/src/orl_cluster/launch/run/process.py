@@ -161,8 +161,7 @@ class StallWatch:
             raise OrlError(self._message())
 
     def _steps(self) -> list[int]:
-        rows = metrics_log.read(self._folder / "metrics.jsonl")
-        return [row.step for row in rows if row.kind != "eval"]
+        return [row.step for row in metrics_log.read(self._folder / "metrics.jsonl") if row.kind != "eval"]
 
     def _progress(self) -> tuple[int, int, int, int]:
         """Return numbers of which one changes with every progress."""
