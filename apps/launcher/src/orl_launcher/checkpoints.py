@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, structs
-from orl_core.config import RunConfig, TrainerConfig
-from orl_core.errors import ConfigError
+from orl_core import ConfigError, RunConfig, TrainerConfig
 from orl_rollout.run_folder.checkpoint import (
     WORDS,
     Checkpoint,

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Literal
 
 from msgspec import structs
-from orl_core.config import RunConfig, load_config
+from orl_core import ConfigError, RunConfig, load_config
 from orl_core.config.agent import LOOPS_OWN
 from orl_core.credentials import refuse_on_command_line
-from orl_core.errors import ConfigError
 from orl_core.limits import Budgets
 from orl_rollout.edge.secrets import Scrubber, refuse_in_words, refuse_repeats
 from orl_rollout.logs import keep_out

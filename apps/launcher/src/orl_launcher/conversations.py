@@ -11,11 +11,9 @@ from itertools import pairwise
 
 import msgspec
 from msgspec import Struct
-from orl_core.datum import to_data
-from orl_core.messages import Block, ImageBlock, ToolCall
+from orl_core import Block, ImageBlock, ToolCall, Trajectory, to_data
 from orl_core.text import clean, map_strings
 from orl_core.tools.format import for_chat_template
-from orl_core.trajectory import Trajectory
 from orl_rollout.episodes.conversation import conversation
 from orl_rollout.episodes.journal import Entry
 

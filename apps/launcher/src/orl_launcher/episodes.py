@@ -14,13 +14,26 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 from msgspec import Struct, field, structs
-from orl_core.datum import to_data
-from orl_core.errors import ConfigError, EngineError, boundary
-from orl_core.limits import Limits
-from orl_core.messages import Action, Message, Role, TextBlock, ToolCall, ToolSpec
-from orl_core.render import Renderer
+from orl_core import (
+    Action,
+    ConfigError,
+    EngineError,
+    Generation,
+    Limits,
+    Message,
+    Renderer,
+    Role,
+    RolloutSpec,
+    StopReason,
+    TextBlock,
+    ToolCall,
+    ToolSpec,
+    Trajectory,
+    Turn,
+    boundary,
+    to_data,
+)
 from orl_core.task import PLAIN, Task
-from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory, Turn
 from orl_rollout.edge.files import read_lines
 from orl_rollout.episodes.journal import journal_files, read_journal
 from orl_rollout.functions import loading

@@ -21,11 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
-from orl_core.config import RunConfig
-from orl_core.datum import Datum
-from orl_core.errors import ConfigError, boundary
+from orl_core import ConfigError, Datum, RolloutSpec, RunConfig, boundary
 from orl_core.task import PLAIN, Task
-from orl_core.trajectory import RolloutSpec
 from orl_rollout.run_folder.contract import WarmStart, WarmStarter
 
 from orl_launcher import cli

@@ -15,9 +15,7 @@ from typing import Any
 from orl_cluster.hooks.generate import Host
 from orl_cluster.hooks.generate import generate as generate_in
 from orl_cluster.hooks.samples import flat
-from orl_core.datum import Datum
-from orl_core.errors import ConfigError, OrlError
-from orl_core.trajectory import Generation
+from orl_core import ConfigError, Datum, Generation, OrlError
 
 from orl_miles import replay
 from orl_miles.hooks import MILES

@@ -22,8 +22,7 @@ from orl_cluster.launch.command.model_shape import model_shape
 from orl_cluster.launch.command.trainer_defaults import SUCCESSORS, UNREPLAYED, batch_size, critic_load
 from orl_cluster.launch.machine.installation import Installation
 from orl_cluster.launch.options import CONTEXT_PARALLEL, LORA, REPLAY, RUN_NAME, cluster_of
-from orl_core.config import TrainerConfig
-from orl_core.errors import ConfigError
+from orl_core import ConfigError, TrainerConfig
 from orl_core.estimators import OPTION
 from orl_rollout.run_folder.contract import Run
 

@@ -11,8 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orl_core.errors import EngineError, boundary
-from orl_core.trajectory import Generation
+from orl_core import EngineError, Generation, boundary
 from orl_rollout.memory import config_of, experts_of
 
 _FIELDS = {"routed_experts": "rollout_routed_experts", "indexer_topk": "rollout_indexer_topk"}

@@ -19,9 +19,7 @@ from orl_cluster.hooks.generate import Host
 from orl_cluster.hooks.generate import generate as generate_in
 from orl_cluster.hooks.samples import mark_failed
 from orl_cluster.hooks.worker import run_of
-from orl_core.datum import Datum
-from orl_core.errors import EngineError, RunAborted, boundary
-from orl_core.trajectory import Generation
+from orl_core import Datum, EngineError, Generation, RunAborted, boundary
 
 from orl_slime.hooks import SLIME
 

@@ -19,9 +19,8 @@ from orl_cluster.launch.command.model_shape import model_shape
 from orl_cluster.launch.command.trainer_defaults import critic_folder, critic_load
 from orl_cluster.launch.machine.installation import Installation
 from orl_cluster.launch.options import PARTIAL
-from orl_core.config import TrainerConfig
+from orl_core import ConfigError, TrainerConfig
 from orl_core.config.yaml import read
-from orl_core.errors import ConfigError
 from orl_core.estimators import ESTIMATORS, OPTION
 from orl_rollout.run_folder.contract import Run
 

@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from msgspec import Struct, structs
-from orl_core.config import RunConfig
-from orl_core.errors import ConfigError, OrlError
-from orl_core.task import Task
+from orl_core import ConfigError, OrlError, RunConfig, Task
 from orl_core.text import visible
 from orl_rollout.edge import interrupt
 from orl_rollout.edge.files import read_lines, replace

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import structs
-from orl_core.config import RunConfig
-from orl_core.errors import ConfigError, OrlError
+from orl_core import ConfigError, OrlError, RunConfig
 from orl_core.text import visible
 from orl_rollout.edge import interrupt
 from orl_rollout.run_folder.config_file import write_config

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from orl_core.config import RunConfig, load_config
-from orl_core.errors import ConfigError, OrlError
+from orl_core import ConfigError, OrlError, RunConfig, load_config
 from orl_rollout.edge import interrupt
 from orl_rollout.run_folder.record import has_journal
 

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import msgspec
-from orl_core.config import RunConfig
-from orl_core.errors import ConfigError
+from orl_core import ConfigError, RunConfig
 from orl_core.reward import reaches
 from orl_rollout.edge import interrupt
 from orl_rollout.edge.files import replace

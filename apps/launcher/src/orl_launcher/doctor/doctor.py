@@ -11,8 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from msgspec import structs
-from orl_core.config import RunConfig
-from orl_core.errors import OrlError
+from orl_core import OrlError, RunConfig
 from orl_rollout.edge.secrets import Scrubber
 
 from orl_launcher import cli, invocation

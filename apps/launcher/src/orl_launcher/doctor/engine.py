@@ -13,9 +13,8 @@ from typing import Any
 
 import aiohttp
 import msgspec
-from orl_core.config import RunConfig
+from orl_core import EngineError, RunConfig, boundary
 from orl_core.config.limits import context_tokens_of
-from orl_core.errors import EngineError, boundary
 from orl_rollout.edge.http import HttpClient, UnsafeAnswer, decode, read
 from orl_rollout.engine_connection import Timeouts
 from orl_rollout.recognised_engine import RecognisedEngine

@@ -9,9 +9,7 @@ import os
 from collections.abc import Sequence
 from functools import partial
 
-from orl_core.config import RunConfig
-from orl_core.errors import ConfigError, SessionError
-from orl_core.task import Task
+from orl_core import ConfigError, RunConfig, SessionError, Task
 from orl_rollout.edge.secrets import ENCODED, PLATFORM_KEY, SHORTEST, SecretEntry, all_entries, api_key, unset
 from orl_rollout.loop.session import Opening
 from orl_rollout.loop.tool_check import Toolbox

@@ -15,11 +15,9 @@ from statistics import fmean, median
 from typing import Any, cast
 
 from msgspec import structs
+from orl_core import ImageBlock, Message, OrlError, StopReason, ToolCall, ToolSpec, Trajectory
 from orl_core.config import AgentConfig, RunConfig
 from orl_core.config.limits import context_tokens_of
-from orl_core.errors import OrlError
-from orl_core.messages import ImageBlock, Message, ToolCall, ToolSpec
-from orl_core.trajectory import StopReason, Trajectory
 from orl_rollout.edge.http import UnsafeAnswer
 from orl_rollout.loop.engine import Engine
 from orl_rollout.openreward import OpenRewardClient

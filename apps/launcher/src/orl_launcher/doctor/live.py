@@ -15,9 +15,7 @@ from types import SimpleNamespace
 import aiohttp
 import msgspec
 from msgspec import structs
-from orl_core.config import RunConfig
-from orl_core.messages import ToolCall
-from orl_core.trajectory import RolloutSpec, StopReason, Trajectory, Turn
+from orl_core import RolloutSpec, RunConfig, StopReason, ToolCall, Trajectory, Turn
 from orl_rollout.edge.http import HttpClient
 from orl_rollout.edge.secrets import Scrubber
 from orl_rollout.episodes.events import events_of

@@ -5,9 +5,8 @@ The weights are not loaded. It knows no environments: it renders the opening tha
 
 from __future__ import annotations
 
-from orl_core.config import RunConfig
+from orl_core import Renderer, RunConfig
 from orl_core.config.limits import context_tokens_of
-from orl_core.render import Renderer
 from orl_core.render.tokenizer import Tokenizer
 from orl_rollout.runtime.runtime import check_renderer
 from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer

@@ -9,9 +9,8 @@ import asyncio
 from collections.abc import Sequence
 
 from msgspec import Struct
-from orl_core.config import RunConfig, decode_config
+from orl_core import RunConfig, decode_config, text_of
 from orl_core.errors import ConfigError, SessionError, SessionUnavailable
-from orl_core.messages import text_of
 from orl_rollout.edge.secrets import PLATFORM_KEY, Scrubber, all_entries, api_key
 from orl_rollout.loop.session import Opening
 from orl_rollout.openreward import OpenRewardClient

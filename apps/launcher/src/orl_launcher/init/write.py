@@ -15,8 +15,7 @@ from typing import Any, cast
 
 from msgspec import Struct
 from msgspec.json import encode
-from orl_core.config import load_config
-from orl_core.errors import ConfigError
+from orl_core import ConfigError, load_config
 
 from orl_launcher import invocation
 from orl_launcher.init.survey import Survey

@@ -8,8 +8,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from msgspec import Struct
-from orl_core.config import decode_config
-from orl_core.errors import ConfigError, OrlError
+from orl_core import ConfigError, OrlError, decode_config
 from orl_core.estimators import estimator_named
 from orl_rollout.episodes.journal import Entry
 from orl_rollout.run_folder.record import Record, has_journal

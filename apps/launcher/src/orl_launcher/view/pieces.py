@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Protocol
 
 from msgspec import Struct
-from orl_core.errors import RenderError, boundary
+from orl_core import RenderError, Turn, boundary
 from orl_core.text import visible
-from orl_core.trajectory import Turn
 from orl_rollout.run_folder.contract import TOKENIZER
 
 UNLIKELY = 0.5  # the probability below which a sampled piece is marked

@@ -13,9 +13,7 @@ from functools import partial
 from typing import Any
 
 from msgspec import Struct
-from orl_core.datum import Datum
-from orl_core.errors import ConfigError, EngineError, OrlError, boundary
-from orl_core.trajectory import Generation
+from orl_core import ConfigError, Datum, EngineError, Generation, OrlError, boundary
 from orl_rollout.logs import logger_of, shown
 from orl_rollout.loop.clock import Pause, give_up
 from orl_rollout.results.outcome import Outcome

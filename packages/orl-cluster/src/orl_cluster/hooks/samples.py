@@ -13,10 +13,7 @@ from contextlib import suppress
 from typing import Any, Self, cast
 
 import msgspec
-from orl_core.datum import Datum
-from orl_core.errors import ConfigError
-from orl_core.task import Task
-from orl_core.trajectory import StopReason, Trajectory
+from orl_core import ConfigError, Datum, StopReason, Task, Trajectory
 from orl_core.turns import advantages_per_token, turns_of
 from orl_rollout.results.metrics import stats_of
 from orl_rollout.results.outcome import Outcome

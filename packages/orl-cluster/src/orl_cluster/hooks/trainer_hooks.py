@@ -22,11 +22,8 @@ from typing import Any, cast
 
 import msgspec
 from msgspec import Struct
-from orl_core.config import RunConfig
-from orl_core.errors import ConfigError, OrlError, boundary
+from orl_core import ConfigError, Message, OrlError, RunConfig, boundary, group_rewards
 from orl_core.estimators import estimator_named
-from orl_core.messages import Message
-from orl_core.reward import group_rewards
 from orl_rollout.edge.interrupt import on_thread
 from orl_rollout.logs import logger_of
 from orl_rollout.openreward import OpenRewardClient

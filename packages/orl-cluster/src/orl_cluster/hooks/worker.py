@@ -18,8 +18,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from msgspec import Struct, field, structs
-from orl_core.config import RunConfig, decode_config, load_config
-from orl_core.errors import ConfigError, OrlError, RunAborted, boundary
+from orl_core import ConfigError, OrlError, RunAborted, RunConfig, boundary, decode_config, load_config
 from orl_rollout.engine_connection import Timeouts
 from orl_rollout.functions import find_modules_in
 from orl_rollout.loop.clock import Pause

@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 
 import msgspec
 from msgspec import Struct, structs
-from orl_core.config import RunConfig, TrainerConfig
-from orl_core.errors import ConfigError
+from orl_core import ConfigError, RunConfig, TrainerConfig
 from orl_rollout.edge.files import read_lines
 from orl_rollout.edge.secrets import unset_in
 from orl_rollout.logs import logger_of

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, structs
-from orl_core.config import TrainerConfig
-from orl_core.errors import ConfigError, OrlError, boundary
+from orl_core import ConfigError, OrlError, TrainerConfig, boundary
 from orl_core.names import download_of
 from orl_rollout.logs import say
 from orl_rollout.run_folder.checkpoint import Checkpoint, Format, checkpoint_in, weights_in, write_note

@@ -16,11 +16,19 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from msgspec import Struct
+from orl_core import (
+    Message,
+    OrlError,
+    Renderer,
+    RolloutSpec,
+    StopReason,
+    ToolCall,
+    ToolSpec,
+    Trajectory,
+    boundary,
+    text_of,
+)
 from orl_core.config import AgentConfig
-from orl_core.errors import OrlError, boundary
-from orl_core.messages import Message, ToolCall, ToolSpec, text_of
-from orl_core.render import Renderer
-from orl_core.trajectory import RolloutSpec, StopReason, Trajectory
 from orl_rollout.functions import loading
 from orl_rollout.loop.clock import Pause, give_up, never
 from orl_rollout.loop.engine import Engine

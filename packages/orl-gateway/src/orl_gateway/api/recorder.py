@@ -18,13 +18,8 @@ from typing import Any, Self
 import msgspec
 from aiohttp import web
 from msgspec import Struct
-from orl_core.config import RunConfig
+from orl_core import OrlError, Renderer, RolloutSpec, RunConfig, StopReason, Task, ToolCall, ToolResult, boundary
 from orl_core.config.limits import context_tokens_of, limits_of
-from orl_core.errors import OrlError, boundary
-from orl_core.messages import ToolCall, ToolResult
-from orl_core.render import Renderer
-from orl_core.task import Task
-from orl_core.trajectory import RolloutSpec, StopReason
 from orl_rollout.edge import interrupt
 from orl_rollout.edge.secrets import Scrubber
 from orl_rollout.engine_connection import Timeouts

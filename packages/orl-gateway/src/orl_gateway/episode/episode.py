@@ -15,10 +15,20 @@ from contextlib import suppress
 from typing import Self
 
 from msgspec import structs
-from orl_core.errors import EngineError, OrlError, RenderError, boundary
-from orl_core.messages import Action
-from orl_core.render import Renderer
-from orl_core.trajectory import Generation, RolloutSpec, StopDetail, StopReason, Trajectory, Turn
+from orl_core import (
+    Action,
+    EngineError,
+    Generation,
+    OrlError,
+    Renderer,
+    RenderError,
+    RolloutSpec,
+    StopDetail,
+    StopReason,
+    Trajectory,
+    Turn,
+    boundary,
+)
 from orl_rollout.loop.action_sampler import ActionSampler
 from orl_rollout.loop.clock import never, within
 from orl_rollout.loop.engine import Engine

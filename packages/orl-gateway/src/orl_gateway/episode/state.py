@@ -10,9 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
-from orl_core.errors import OrlError
-from orl_core.limits import Limits
-from orl_core.trajectory import StopReason
+from orl_core import Limits, OrlError, StopReason
 from orl_rollout.loop.mistakes import Ending
 
 from orl_gateway.dialects.exchange import RequestRefused

@@ -11,11 +11,18 @@ from collections.abc import Awaitable
 from functools import partial
 
 from msgspec import structs
-from orl_core.errors import SessionError, boundary
-from orl_core.limits import Limits
-from orl_core.messages import ParseFailure, TextBlock, ToolCall, ToolResult, text_of
-from orl_core.task import Task
-from orl_core.trajectory import StopReason
+from orl_core import (
+    Limits,
+    ParseFailure,
+    SessionError,
+    StopReason,
+    Task,
+    TextBlock,
+    ToolCall,
+    ToolResult,
+    boundary,
+    text_of,
+)
 from orl_rollout.loop.clock import within
 from orl_rollout.loop.fair_queue import fair_queue
 from orl_rollout.loop.loop import CLOSE_SECONDS, INLINE_CHARACTERS

@@ -19,9 +19,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 from msgspec import Struct, structs
-from orl_core.errors import RenderError, boundary
-from orl_core.messages import Message, Role, ToolSpec
-from orl_core.render import Renderer
+from orl_core import Message, Renderer, RenderError, Role, ToolSpec, boundary
 from orl_core.trajectory import ROOT, Turn
 from orl_rollout.loop.token_buffer import TokenBuffer
 

@@ -15,10 +15,8 @@ from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct, field, structs
-from orl_core.config import RunConfig
+from orl_core import ConfigError, RunConfig, Task, row_of
 from orl_core.config.yaml import read
-from orl_core.errors import ConfigError
-from orl_core.task import Task, row_of
 from orl_rollout.edge.files import replace
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.run_folder.tracking import WANDB_KEY

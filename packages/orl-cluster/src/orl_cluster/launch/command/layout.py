@@ -9,8 +9,7 @@ import math
 from pathlib import Path
 
 from msgspec import Struct
-from orl_core.config import TrainerConfig
-from orl_core.errors import ConfigError
+from orl_core import ConfigError, TrainerConfig
 from orl_core.estimators import OPTION, Estimator, estimator_named
 from orl_rollout.run_folder.contract import CHECKPOINT, Run
 from orl_rollout.run_folder.tracking import Tracking

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from orl_core.config import TrainerConfig
-from orl_core.errors import ConfigError, boundary
+from orl_core import ConfigError, TrainerConfig, boundary
 from orl_core.text import did_you_mean
 from orl_rollout.edge import children
 from orl_rollout.memory import config_of, experts_of

@@ -12,8 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from msgspec import Struct, field, structs
-from orl_core.config import TrainerConfig
-from orl_core.errors import ConfigError
+from orl_core import ConfigError, TrainerConfig
 
 from orl_cluster.launch.machine import probe
 from orl_cluster.launch.machine.probe import Findings, Lacking

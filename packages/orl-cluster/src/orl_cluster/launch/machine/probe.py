@@ -23,8 +23,7 @@ from typing import Any, NoReturn
 
 import msgspec
 from msgspec import Struct, field
-from orl_core.config import decode_config
-from orl_core.errors import ConfigError, OrlError, boundary
+from orl_core import ConfigError, OrlError, boundary, decode_config
 from orl_core.text import did_you_mean
 from orl_rollout.edge import children
 from orl_rollout.functions import find_modules_in

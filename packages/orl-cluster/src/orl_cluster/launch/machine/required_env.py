@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 
 from msgspec import Struct, field
-from orl_core.config import RunConfig
-from orl_core.errors import ConfigError
+from orl_core import ConfigError, RunConfig
 from orl_rollout.edge.secrets import PLATFORM_KEY, SecretEntry, entries_of
 from orl_rollout.run_folder.tracking import WANDB_KEY
 
