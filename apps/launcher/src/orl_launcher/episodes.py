@@ -34,14 +34,11 @@ from orl_core import (
     to_data,
 )
 from orl_core.task import PLAIN, Task
+from orl_rollout import Engine, Outcome, Session, rollout
 from orl_rollout.edge.files import read_lines
 from orl_rollout.episodes.journal import journal_files, read_journal
 from orl_rollout.functions import loading
 from orl_rollout.loop.clock import Pause, give_up, never
-from orl_rollout.loop.engine import Engine
-from orl_rollout.loop.loop import rollout
-from orl_rollout.loop.session import Session
-from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder.contract import TOKENIZER
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 

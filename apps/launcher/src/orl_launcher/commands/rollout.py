@@ -17,15 +17,13 @@ from typing import TYPE_CHECKING, cast
 from msgspec import Struct, structs
 from orl_core import ConfigError, OrlError, RunConfig, Task
 from orl_core.text import visible
+from orl_rollout import Engine, LocalEngine, read_journal
 from orl_rollout.edge import interrupt
 from orl_rollout.edge.files import read_lines, replace
 from orl_rollout.edge.secrets import Scrubber
-from orl_rollout.episodes.journal import read_journal
-from orl_rollout.loop.engine import Engine
 from orl_rollout.results.metrics import RolloutStats, evaluation_metrics, stats_of
 from orl_rollout.results.outcome import Outcome, load_reward
 from orl_rollout.run_folder.config_file import read_object, write_config
-from orl_rollout.run_folder.contract import LocalEngine
 from orl_rollout.run_folder.environments import record_versions
 from orl_rollout.run_folder.metrics_log import MetricsRow, append
 from orl_rollout.run_folder.summary import note_end

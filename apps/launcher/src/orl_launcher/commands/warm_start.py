@@ -17,10 +17,9 @@ from typing import Any, cast
 import msgspec
 from orl_core import ConfigError, RunConfig
 from orl_core.reward import reaches
+from orl_rollout import Engine, Outcome
 from orl_rollout.edge import interrupt
 from orl_rollout.edge.files import replace
-from orl_rollout.loop.engine import Engine
-from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder.checkpoint import Checkpoint, lasting_name, write_note
 from orl_rollout.run_folder.contract import CHECKPOINT, WarmStart
 

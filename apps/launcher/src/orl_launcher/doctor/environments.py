@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from orl_core import ConfigError, RunConfig, SessionError, Task
+from orl_rollout import Opening, OpenRewardClient
 from orl_rollout.edge.secrets import ENCODED, PLATFORM_KEY, SHORTEST, SecretEntry, all_entries, api_key, unset
-from orl_rollout.loop.session import Opening
 from orl_rollout.loop.tool_check import Toolbox
-from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.client import open_listing
 from orl_rollout.openreward.environment import list_tasks
 from orl_rollout.openreward.faults import as_session_error

@@ -18,16 +18,13 @@ from msgspec import structs
 from orl_core import ImageBlock, Message, OrlError, StopReason, ToolCall, ToolSpec, Trajectory
 from orl_core.config import AgentConfig, RunConfig
 from orl_core.config.limits import context_tokens_of
+from orl_rollout import Engine, OpenRewardClient, Outcome, open_runtime
 from orl_rollout.edge.http import UnsafeAnswer
-from orl_rollout.loop.engine import Engine
-from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.client import open_listing
 from orl_rollout.openreward.environment import list_tasks
 from orl_rollout.openreward.transport import Refusal
 from orl_rollout.recognised_engine import RecognisedEngine
-from orl_rollout.results.outcome import Outcome
 from orl_rollout.runtime.player import Player, load_player
-from orl_rollout.runtime.stack import open_runtime
 from orl_rollout.training.play import Batch, play
 
 from orl_launcher import cli

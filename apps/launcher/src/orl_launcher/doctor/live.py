@@ -16,12 +16,11 @@ import aiohttp
 import msgspec
 from msgspec import structs
 from orl_core import RolloutSpec, RunConfig, StopReason, ToolCall, Trajectory, Turn
+from orl_rollout import Entry, OpenRewardClient
 from orl_rollout.edge.http import HttpClient
 from orl_rollout.edge.secrets import Scrubber
 from orl_rollout.episodes.events import events_of
-from orl_rollout.episodes.journal import Entry
 from orl_rollout.episodes.uploader import post, uploads
-from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.client import open_listing
 from orl_rollout.openreward.environment import list_tasks
 from orl_rollout.openreward.faults import as_session_error

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 from orl_core import RunConfig, decode_config, text_of
 from orl_core.errors import ConfigError, SessionError, SessionUnavailable
+from orl_rollout import Opening, OpenRewardClient
 from orl_rollout.edge.secrets import PLATFORM_KEY, Scrubber, all_entries, api_key
-from orl_rollout.loop.session import Opening
-from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.client import open_listing
 from orl_rollout.openreward.environment import TaskListing, list_tasks, served_at
 from orl_rollout.openreward.faults import as_session_error

@@ -14,10 +14,9 @@ from typing import Any
 
 from msgspec import Struct
 from orl_core import ConfigError, Datum, EngineError, Generation, OrlError, boundary
+from orl_rollout import Outcome, RolloutRequest
 from orl_rollout.logs import logger_of, shown
 from orl_rollout.loop.clock import Pause, give_up
-from orl_rollout.results.outcome import Outcome
-from orl_rollout.runtime.runtime import RolloutRequest
 
 from orl_cluster.hooks.samples import (
     fill,

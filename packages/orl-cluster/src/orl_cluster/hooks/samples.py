@@ -15,8 +15,7 @@ from typing import Any, Self, cast
 import msgspec
 from orl_core import ConfigError, Datum, StopReason, Task, Trajectory
 from orl_core.turns import advantages_per_token, turns_of
-from orl_rollout.results.metrics import stats_of
-from orl_rollout.results.outcome import Outcome
+from orl_rollout import Outcome, stats_of
 from orl_rollout.runtime.group_scores import candidate
 from orl_rollout.tasks.file import metadata_in, task_in
 

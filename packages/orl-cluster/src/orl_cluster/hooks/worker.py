@@ -19,18 +19,13 @@ from weakref import WeakKeyDictionary
 
 from msgspec import Struct, field, structs
 from orl_core import ConfigError, OrlError, RunAborted, RunConfig, boundary, decode_config, load_config
-from orl_rollout.engine_connection import Timeouts
+from orl_rollout import Engine, OpenRewardClient, Outcome, Runtime, SglangEngine, Timeouts
 from orl_rollout.functions import find_modules_in
 from orl_rollout.loop.clock import Pause
-from orl_rollout.loop.engine import Engine
-from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder.checkpoint import checkpoint_in
 from orl_rollout.run_folder.config_file import name_of
 from orl_rollout.run_folder.turn_count import CountingEngine, TurnCount
-from orl_rollout.runtime.runtime import Runtime
 from orl_rollout.runtime.stack import SharedState
-from orl_rollout.sglang.client import SglangEngine
 
 from orl_cluster.context import CONTEXT, with_context
 

@@ -29,10 +29,9 @@ from orl_core import (
     text_of,
 )
 from orl_core.config import AgentConfig
+from orl_rollout import Engine, Session
 from orl_rollout.functions import loading
 from orl_rollout.loop.clock import Pause, give_up, never
-from orl_rollout.loop.engine import Engine
-from orl_rollout.loop.session import Session
 from orl_rollout.runtime.player import Player
 
 from orl_gateway.agent.program import check_command, run_command

@@ -20,15 +20,11 @@ from aiohttp import web
 from msgspec import Struct
 from orl_core import OrlError, Renderer, RolloutSpec, RunConfig, StopReason, Task, ToolCall, ToolResult, boundary
 from orl_core.config.limits import context_tokens_of, limits_of
+from orl_rollout import Engine, Journal, Opening, Outcome, Timeouts
 from orl_rollout.edge import interrupt
 from orl_rollout.edge.secrets import Scrubber
-from orl_rollout.engine_connection import Timeouts
-from orl_rollout.episodes.journal import Journal
-from orl_rollout.loop.engine import Engine
 from orl_rollout.loop.loop import CLOSE_SECONDS
-from orl_rollout.loop.session import Opening
 from orl_rollout.recognised_engine import RecognisedEngine
-from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder.config_file import write_config
 from orl_rollout.run_folder.contract import GatewayAddress
 from orl_rollout.runtime.judging import Judging

@@ -29,12 +29,11 @@ from orl_core import (
     Turn,
     boundary,
 )
+from orl_rollout import Engine, Opening, Session
 from orl_rollout.loop.action_sampler import ActionSampler
 from orl_rollout.loop.clock import never, within
-from orl_rollout.loop.engine import Engine
 from orl_rollout.loop.fair_queue import fair_queue
 from orl_rollout.loop.loop import INLINE_CHARACTERS
-from orl_rollout.loop.session import Opening, Session
 from orl_rollout.loop.token_buffer import TokenBuffer
 
 from orl_gateway.dialects.conversation import History
