@@ -1,4 +1,4 @@
-"""The conversations of an episode as rows of chat data. Pure.
+"""The conversations of an episode as rows of chat data, for `orl export` and `orl show --json`. Pure.
 
 An episode of the loop is one conversation. An agent's episode may branch: then each way from a beginning to an end is
 one. Arguments of calls and schemas of tools are JSON text, so that every row has the same columns.

@@ -1,4 +1,4 @@
-"""Limits of a rollout, and which of its tokens may train.
+"""Limits of a rollout with their defaults, and which of its tokens may train.
 
 The only place that defines budget defaults and descriptions: the section `rollout` of the configuration uses them.
 """

@@ -1,4 +1,4 @@
-"""Options of this trainer alone, and the defaults of the options that every trainer obeys.
+"""Options of `local` alone, and its defaults of shared ones; `settings` has the default learning rates.
 
 Importing it is fast.
 """

@@ -1,4 +1,4 @@
-"""The settings of a run's updates: its options with every default filled in, once. No torch here.
+"""The settings of a run's updates, filled in once: default learning rates, caps, algorithm. No torch here.
 
 What cannot be obeyed is refused here.
 """

@@ -1,4 +1,4 @@
-"""`orl train miles` and `orl convert miles`: the command lines, checked and run by `orl_cluster.launch`.
+"""`orl train miles` and `orl convert miles`: FSDP, Megatron, true on-policy, refusals such as --fully-async.
 
 It imports nothing of miles: the Python that has it is asked (`probe`) and run.
 """

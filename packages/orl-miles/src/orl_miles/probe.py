@@ -1,4 +1,4 @@
-"""Looks at miles' own environment and at a command line: `python -m orl_miles.probe ANSWER -- arguments`.
+"""Look at miles' own environment and at a command line: `python -m orl_miles.probe ANSWER -- arguments`.
 
 It runs in the Python that has miles and is the one module of orl that calls miles' parser. miles refuses options that
 it does not know, but takes the beginning of an option for the option, and passes over checkpoints that its backend

@@ -1,4 +1,4 @@
-"""`orl train slime` and `orl convert slime`: the command lines, checked and run by `orl_cluster.launch`.
+"""`orl train slime` and `orl convert slime`: options, PPO's critic, refusals such as fully async rollouts.
 
 It imports nothing of slime: the Python that has it is asked (`probe`) and run.
 """

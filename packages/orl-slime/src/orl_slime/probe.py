@@ -1,4 +1,4 @@
-"""Looks at slime's own environment and at a command line: `python -m orl_slime.probe ANSWER -- arguments`.
+"""Look at slime's own environment and at a command line: `python -m orl_slime.probe ANSWER -- arguments`.
 
 It runs in the Python that has slime and is the one module of orl that calls slime's parser. slime ignores options that
 it does not know, so they are found here.

@@ -1,1 +1,1 @@
-"""The commands of `orl`: one module each, with `parser()` and `run(arguments)`."""
+"""The commands of `orl`: one module each, with `add_options(parser)` and `run(arguments)`."""

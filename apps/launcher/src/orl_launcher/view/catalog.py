@@ -1,4 +1,4 @@
-"""The runs below a folder, read again when their files change. Nothing is written."""
+"""The list of runs that `orl view` shows: state and curve of each, read again when files change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The index of a journal: one row in memory for each episode. It grows with the journal.
+"""The index of a journal for `orl view`: a row in memory for each episode, filtered, ordered, paged.
 
 Each file is read from where the last whole record ended. Ids and texts stay on disk: an episode that is shown is read
 again from its place.

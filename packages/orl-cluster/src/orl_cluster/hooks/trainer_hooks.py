@@ -1,4 +1,4 @@
-"""Hooks that trainers call with the same arguments: rewards, advantages, the dynamic filter, and logs.
+"""Hooks that trainers call alike: rewards, advantages, scores of groups, dynamic filter, staleness, logs.
 
 An adapter names its trainer's modules in a TrainerHooks and exports the bound methods. The trainer has loaded these
 modules before it calls us: they are looked up, never imported. Both log hooks return False, so that the trainer logs

@@ -1,4 +1,4 @@
-"""State shared inside a trainer's worker. Per run: tokenizer, journal, circuit breaker. Per event loop: HTTP clients.
+"""State inside a trainer's worker: tokenizer, journal and breaker of a run, clients of a loop, kept rollouts.
 
 A trainer runs several event loops in one process and kills it without warning. So each loop has clients of its own,
 and none needs to be closed. The module reads the trainer's arguments by the names that trainers share, and knows

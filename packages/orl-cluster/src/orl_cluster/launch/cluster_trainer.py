@@ -1,4 +1,4 @@
-"""`orl train` and `orl convert` on a cluster: check the command line, and run the trainer's code in its own Python.
+"""`orl train` and `orl convert` on a cluster: check rows, options and GPUs, and run the trainer's own Python.
 
 Nothing of a trainer is imported or named: its Python is asked (`probe`) and run. An adapter makes the Command.
 Secrets reach the trainer's workers by inherited environment alone (law L6).

@@ -1,4 +1,4 @@
-"""Options of the trainers on a cluster: the section `cluster` that they share, one for the checkout of each, and names.
+"""Options of the trainers on a cluster: the section `cluster`, defaults such as `lr`, and names of options.
 
 Importing it is fast. The defaults are those of the cookbook's scripts. slime and miles have the same name for the same
 option, and orl writes each name here alone.

@@ -1,8 +1,7 @@
-"""Define every key of the configuration: its type, default and description. They are written nowhere else.
+"""Define the keys of the configuration: environments, `eval` and its interval, rewards, templates, secrets.
 
-It is the OpenReward cookbook's `train_config.yaml` with our additions. docs/configuration.md, configs/schema.json and
-the help of the command line are made of it. Types and bounds are checked where a configuration is decoded, which is the
-only way to build one.
+It is the OpenReward cookbook's `train_config.yaml` with our additions. Type, default and description of a key are
+written nowhere else: docs/configuration.md, configs/schema.json and the help of the command line are made of them.
 """
 
 from __future__ import annotations

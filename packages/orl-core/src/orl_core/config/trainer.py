@@ -1,4 +1,4 @@
-"""Section `trainer` of the configuration: options that every trainer obeys, and sections of adapters as plain data.
+"""Section `trainer`: options that every trainer obeys, such as `lr` and `save_interval`, and adapters' sections.
 
 An adapter defines the Structs of its sections and decodes them (`section`). `trainer.flags` go to the trainer as they
 are, but for secrets. They may be kept apart by trainer, so that one file runs on all of them.

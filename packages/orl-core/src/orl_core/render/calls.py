@@ -1,4 +1,4 @@
-"""Reading an action's ids: delimiters, text, and whether the prompt has opened the reasoning."""
+"""Read an action's ids: delimiters, text, and whether the prompt has opened the reasoning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The renderer: messages and tools to token ids, token ids to an action; nothing is rendered twice (law L5).
+"""The renderer: messages to ids, ids to an action, and long tool results cut; nothing is rendered twice.
 
 It knows no engine, environment or history. It is made and certified once for a run, and shared by rollouts and threads.
 """

@@ -1,4 +1,4 @@
-"""Check 13, and the certificate with its notes for the reader.
+"""Check 13 with whole random conversations, and the certificate with its notes for the reader.
 
 Check 13 compares plans with the template's own rendering of whole random conversations, and refuses differences.
 """

@@ -1,8 +1,9 @@
-"""The gateway's HTTP server: one URL for each episode, `/s/{token}/v1/...` and `/s/{token}/mcp`.
+"""The gateway's HTTP server: a URL for each episode, answers in one piece or streamed, keepalives.
 
-It is on loopback unless `host` says otherwise. The token is unguessable and opens one episode. It is the API key too,
-for clients that keep no path. An answer is generated whole and streamed afterwards. Until it is there, a stream gets
-keepalives. There is no log, so that no token is in one. A request to a path that is not served is noted in its episode.
+The URLs are `/s/{token}/v1/...` and `/s/{token}/mcp`, on loopback unless `host` says otherwise. The token is
+unguessable and opens one episode. It is the API key too, for clients that keep no path. An answer is generated whole
+and streamed afterwards. Until it is there, a stream gets keepalives. There is no log, so that no token is in one. A
+request to a path that is not served is noted in its episode.
 """
 
 from __future__ import annotations

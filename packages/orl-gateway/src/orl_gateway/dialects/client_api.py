@@ -1,4 +1,4 @@
-"""One API that clients speak, as functions, and what the three share: fields of a body, contents, events.
+"""What the three APIs of clients share: fields that are refused or ignored, contents, server-sent events.
 
 What cannot be obeyed is refused. Sampling belongs to the trainer: a client's own values are read and give way to the
 trainer's, because a sampled id's logprob must be that of the policy that is trained.

@@ -1,4 +1,4 @@
-"""A conversation in the form of ModelRequest, made message by message, and the memory of an episode.
+"""The messages of a request in the form of ModelRequest, and History, the memory of an episode.
 
 Clients send their whole history with each request. A message that begins like an earlier request is not read again (law
 L5): `History` is a trie of the messages as the client wrote them, and each of its points has what was read up to there.

@@ -1,4 +1,4 @@
-"""One request of an agent and the reply to it, free of any client's format.
+"""ModelRequest, Reply and RequestRefused: a request of an agent and its reply, free of any client's format.
 
 The readers and writers of each API convert it. The module knows no token ids, no tree and no HTTP.
 """

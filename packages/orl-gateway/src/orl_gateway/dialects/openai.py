@@ -1,4 +1,4 @@
-"""Shared by OpenAI's two APIs: function tools, and errors."""
+"""Shared by OpenAI's two APIs: function tools, `tool_choice`, and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTTP to one origin, with answers of bounded size. Every request of a rollout, a listing or a check goes through here.
+"""HTTP to one origin: limits of answers in bytes, no redirects. Every request to a server goes through here.
 
 A request to another origin is refused before it is sent, and no redirect is followed: a key reaches its own server and
 no other (law L6). Cookies are not kept. JSON is read within the same limits. The module knows no protocol above HTTP.

@@ -1,4 +1,4 @@
-"""OpenReward itself: its addresses, its SDK, and what its API knows about an environment and its tasks.
+"""OpenReward itself: addresses, SDK, words of its refusals such as 401, and what its API knows of tasks and secrets.
 
 The key goes only to OpenReward (law L6), whoever serves the environment. orl uses the SDK's header of secrets. It uses
 none of its requests, because they follow redirects with the key. The SDK is imported once and late (2.8 s).

@@ -1,4 +1,4 @@
-"""A trainer's command: its arguments, its environment, and the files that it reads.
+"""A trainer's command: arguments, environment, the file of --custom-config-path, and evaluation sets.
 
 Of these are the evaluation sets: the held-out tasks of each environment and split, in a file of their own. Trainers log
 each set by its name, `Organization/Environment/split`. A set without tasks is left out, because trainers divide by the

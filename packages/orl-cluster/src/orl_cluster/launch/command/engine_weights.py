@@ -1,4 +1,4 @@
-"""What a command line says about the weights of its engines: whether they can be compared with those that train.
+"""Tell from a command line whether the weights of engines can be compared with those that train.
 
 No trainer is named, and no process asked. A model of a hub that was never loaded here counts as unknown.
 """

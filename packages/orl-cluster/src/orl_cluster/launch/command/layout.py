@@ -1,4 +1,4 @@
-"""Input of a command line: the run, where the trainer is installed, and how the GPUs are shared.
+"""The sharing of GPUs (`--tp`, training, engines), and LaunchRequest, the input of a command line.
 
 Pure, and without a trainer's name: an adapter and `trainer_defaults` write the command line from a LaunchRequest.
 """

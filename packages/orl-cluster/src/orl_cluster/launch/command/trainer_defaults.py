@@ -1,4 +1,4 @@
-"""From the configuration to the options that all trainers of a cluster have. No process is asked.
+"""The options of slime and miles that orl writes, those that it refuses, and what replaces unknown ones.
 
 `options` has the defaults. The module must not know a trainer: the adapter adds the shape of its
 models and its training backend. Every other option passes through by its own name (`trainer.flags`, or after `--`) and

@@ -1,4 +1,4 @@
-"""Finds the installation of a trainer: the Python that the user names, its checkout, and the probe's findings there.
+"""Find a trainer's Python and checkout, and leave out the GPUs that other processes use.
 
 That Python is only ever run, with the environment of this process: nothing is installed there.
 """

@@ -1,5 +1,4 @@
-"""Asks every node of a Ray cluster for its GPUs, and what its workers have: variables, by name, a package, files, and
-servers that they reach.
+"""Ask every node of a Ray cluster for its GPUs, variables by name, package, files, and servers that it reaches.
 
 Ray is in the trainer's Python, which runs this module: `-m orl_cluster.launch.machine.nodes ANSWER NEEDS`. What a node
 runs is sent there whole, because orl may be missing on it. A value never leaves its node (L6).

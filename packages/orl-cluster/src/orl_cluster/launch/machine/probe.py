@@ -1,4 +1,4 @@
-"""Asks a trainer's own environment about itself and about a command line.
+"""Ask a trainer's own Python about itself and a command line: unknown options, GPUs, router, checkpoints.
 
 `ask` runs the adapter's probe, `python -m ADAPTER.probe ANSWER -- arguments`, in the Python that has the trainer. There
 `findings` calls the trainer's parser, which alone knows the options of trainer, backend and engine together. It records

@@ -1,4 +1,4 @@
-"""Runs a trainer to its end, and again if a GPU's memory ran out or an engine died. Writes the summary.
+"""Run a trainer to its end, and again if GPU memory ran out or an engine died. Write the summary.
 
 Every attempt continues from the run's own newest checkpoint. Journal, metrics and log are those of one run.
 

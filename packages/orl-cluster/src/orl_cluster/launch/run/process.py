@@ -1,4 +1,4 @@
-"""A trainer's process: run to its end with its output in a log, watched, and what the end of that log says.
+"""A trainer's process: its log, what the log's end says, and the watch for a hang or weights that drift.
 
 A Watch ends what continues without an error: weights that do not arrive, and a hang.
 """

@@ -1,4 +1,4 @@
-"""Reads the numbers of slime's and miles' updates from trainer.log while it grows, and adds them to metrics.jsonl.
+"""Read the numbers of slime's and miles' updates from trainer.log as it grows, and add them to metrics.jsonl.
 
 Both trainers print their numbers as Python dicts: `rollout N: {...}` before the updates of batch N, `step M: {...}`
 for each update, `perf N: {...}` after them. Batch N is step N + 1 of the run. M counts updates and not batches, so an
