@@ -18,11 +18,10 @@ from urllib.parse import quote, quote_plus
 
 import msgspec
 from msgspec import structs
+from orl_core import ConfigError, Trajectory, Turn
 from orl_core.config import RunConfig, Secret, Secrets
 from orl_core.credentials import has_login, takes_secret
-from orl_core.errors import ConfigError
 from orl_core.text import leaves_in, map_strings, plain
-from orl_core.trajectory import Trajectory, Turn
 
 PLATFORM_KEY = "OPENREWARD_API_KEY"
 MASK = "[secret]"

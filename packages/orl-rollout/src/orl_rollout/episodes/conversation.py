@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
-from orl_core.messages import Action, Message, ParseFailure, TextBlock, ToolCall, ToolResult, text_message
-from orl_core.trajectory import Trajectory
+from orl_core import Action, Message, ParseFailure, TextBlock, ToolCall, ToolResult, Trajectory, text_message
 
 
 class Said(Struct, frozen=True, kw_only=True):

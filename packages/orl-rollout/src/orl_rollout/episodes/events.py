@@ -14,11 +14,9 @@ from pathlib import PurePath
 from typing import Any, cast
 
 import msgspec
-from orl_core.config import RunConfig, TrainerConfig
-from orl_core.messages import ParseFailure, ToolCall, ToolSpec, text_of
+from orl_core import ParseFailure, RunConfig, ToolCall, ToolSpec, TrainerConfig, Trajectory, text_of
 from orl_core.text import clean, map_strings, plain
 from orl_core.tools.format import for_system_prompt
-from orl_core.trajectory import Trajectory
 
 from orl_rollout.episodes.conversation import Said, conversation
 from orl_rollout.episodes.journal import Entry

@@ -26,11 +26,8 @@ from typing import Any, Self
 
 import msgspec
 from msgspec import Struct, structs
-from orl_core.datum import to_data
-from orl_core.errors import OrlError, RunAborted, boundary
-from orl_core.messages import TextBlock, ToolResult, text_of
+from orl_core import OrlError, RunAborted, TextBlock, ToolResult, Trajectory, boundary, text_of, to_data
 from orl_core.text import clean, map_strings, plain
-from orl_core.trajectory import Trajectory
 
 from orl_rollout.edge.secrets import without_ids
 from orl_rollout.episodes.frames import MOST_CONTENT, frame, read_frames

@@ -13,8 +13,7 @@ from hashlib import blake2b
 from typing import Any, Literal
 
 from msgspec import Struct
-from orl_core.render import Renderer
-from orl_core.trajectory import Generation, RolloutSpec
+from orl_core import Generation, Renderer, RolloutSpec
 
 from orl_rollout.loop.engine import Engine, check_generation
 from orl_rollout.loop.token_buffer import TokenBuffer

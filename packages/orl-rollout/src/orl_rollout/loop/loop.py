@@ -16,10 +16,26 @@ from contextlib import suppress
 from typing import Any
 
 from msgspec import structs
-from orl_core.errors import EngineError, RenderError, SessionError, boundary
-from orl_core.messages import Action, Message, ParseFailure, Role, TextBlock, ToolCall, ToolResult
-from orl_core.render import Renderer
-from orl_core.trajectory import Generation, RolloutSpec, StopDetail, StopReason, Trajectory, Turn
+from orl_core import (
+    Action,
+    EngineError,
+    Generation,
+    Message,
+    ParseFailure,
+    Renderer,
+    RenderError,
+    Role,
+    RolloutSpec,
+    SessionError,
+    StopDetail,
+    StopReason,
+    TextBlock,
+    ToolCall,
+    ToolResult,
+    Trajectory,
+    Turn,
+    boundary,
+)
 
 from orl_rollout.loop.action_sampler import ActionEnd, ActionSampler
 from orl_rollout.loop.clock import Clock, Pause, give_up, never, within

@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from orl_core import Limits, Message, ParseFailure, StopDetail, StopReason, TextBlock, ToolResult, text_message
 from orl_core.errors import SessionAnswerError, SessionError
-from orl_core.limits import Limits
-from orl_core.messages import Message, ParseFailure, TextBlock, ToolResult, text_message
-from orl_core.trajectory import StopDetail, StopReason
 
 Ending = StopReason | StopDetail
 Step = tuple[Ending | None, tuple[Message, ...]]  # how the rollout ends, or the messages that answer an action

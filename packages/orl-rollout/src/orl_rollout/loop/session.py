@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from msgspec import Struct
+from orl_core import Action, Message, ParseFailure, Task, ToolCall, ToolResult, ToolSpec
 from orl_core.errors import SessionUnavailable
-from orl_core.messages import Action, Message, ParseFailure, ToolCall, ToolResult, ToolSpec
-from orl_core.task import Task
 
 
 class Unserved(SessionUnavailable):

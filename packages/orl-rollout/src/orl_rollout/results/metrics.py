@@ -12,8 +12,7 @@ from math import comb, isfinite, sqrt
 from statistics import fmean
 
 from msgspec import Struct
-from orl_core.messages import FailureKind
-from orl_core.trajectory import StopDetail, StopReason
+from orl_core import FailureKind, StopDetail, StopReason
 
 from orl_rollout.results.outcome import UNJUDGED, Outcome
 

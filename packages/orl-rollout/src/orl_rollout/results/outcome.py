@@ -15,11 +15,9 @@ from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 from msgspec import Struct, structs
+from orl_core import Datum, OrlError, StopReason, Trajectory, boundary, to_data
 from orl_core.config import EnvironmentConfig, RewardMode, RunConfig
-from orl_core.datum import Datum, to_data
-from orl_core.errors import OrlError, boundary
 from orl_core.reward import reaches, reduce_reward, reduce_rewards
-from orl_core.trajectory import StopReason, Trajectory
 
 from orl_rollout.edge.secrets import Scrubber
 from orl_rollout.functions import loading

@@ -31,9 +31,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, Protocol, TypeVar
 
 from msgspec import Struct, field
-from orl_core.config import RunConfig, TrainerConfig
-from orl_core.datum import Datum
-from orl_core.errors import ConfigError
+from orl_core import ConfigError, Datum, RunConfig, TrainerConfig
 
 from orl_rollout.loop.engine import Engine
 from orl_rollout.run_folder.checkpoint import Checkpoint

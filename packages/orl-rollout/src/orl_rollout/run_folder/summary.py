@@ -9,8 +9,7 @@ from typing import Any, Self
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, structs
-from orl_core.config import RunConfig
-from orl_core.errors import OrlError, boundary
+from orl_core import OrlError, RunConfig, boundary
 
 from orl_rollout.edge import interrupt
 from orl_rollout.edge.files import replace, write_new

@@ -17,8 +17,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from msgspec import Struct, structs
-from orl_core.config import TrainerConfig
-from orl_core.errors import ConfigError, boundary
+from orl_core import ConfigError, TrainerConfig, boundary
 
 from orl_rollout.logs import logger_of
 from orl_rollout.run_folder.contract import Run

@@ -14,9 +14,7 @@ from typing import Any, cast
 
 import msgspec
 from msgspec import structs
-from orl_core.config import RunConfig
-from orl_core.errors import ConfigError
-from orl_core.task import Task, TaskRow
+from orl_core import ConfigError, RunConfig, Task, TaskRow
 
 from orl_rollout.edge.files import read_lines
 from orl_rollout.tasks.plain import PlainRow, plain_task

@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
-from orl_core.errors import SessionError
-from orl_core.messages import Message, ToolCall, ToolResult, text_message
+from orl_core import Message, SessionError, ToolCall, ToolResult, text_message
 from orl_core.task import PLAIN, Task
 
 from orl_rollout.loop.session import Opening

@@ -16,9 +16,8 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 from msgspec import Struct
+from orl_core import ConfigError, OrlError, SessionError, boundary, row_of
 from orl_core.config import DifficultyConfig, EnvironmentConfig, RunConfig
-from orl_core.errors import ConfigError, OrlError, SessionError, boundary
-from orl_core.task import row_of
 from orl_core.text import plain
 
 from orl_rollout.edge.files import replace

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime, time
 
-from orl_core.config import RunConfig
-from orl_core.errors import ConfigError
-from orl_core.render import Renderer
+from orl_core import ConfigError, Renderer, RunConfig
 
 from orl_rollout.logs import logger_of
 from orl_rollout.tokenizer.tokenizer import HFTokenizer, load_tokenizer
