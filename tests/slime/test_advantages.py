@@ -136,8 +136,8 @@ def test_advantages_reach_the_training_process_as_tensors(monkeypatch: pytest.Mo
     cut = ModuleType("slime.backends.megatron_utils.cp_utils")
     cut.slice_log_prob_with_cp = lambda values, total, response: values[: response - 1]  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, cut.__name__, cut)
-    sent = pickle.loads(pickle.dumps(TurnAdvantages(0.5, [(1, 1.0), (3, -1.0)])))
-    assert sum([sent, 1]) == 1.5
+    sent = pickle.loads(pickle.dumps(TurnAdvantages([(1, 1.0), (3, -1.0)])))
+    assert sum([sent, 1]) == 1.0
     data = {"kl": [torch.zeros(4)], "rewards": [sent], "total_lengths": [9], "response_lengths": [4]}
     turn_advantages(None, data)
     assert data["advantages"][0].tolist() == [1.0, 1.0, -1.0]

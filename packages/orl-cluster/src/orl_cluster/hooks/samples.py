@@ -137,20 +137,15 @@ class TurnAdvantages(float):
 
     turns: tuple[tuple[int, float], ...]
 
-    def __new__(cls, value: float, turns: Sequence[tuple[int, float]]) -> Self:
-        """Make it of the mean and of the turns in order."""
-        self = super().__new__(cls, value)
+    def __new__(cls, turns: Sequence[tuple[int, float]]) -> Self:
+        """Make it of the turns in order."""
+        self = super().__new__(cls, sum(gained for _, gained in turns) / len(turns))
         self.turns = tuple(turns)
         return self
 
-    @classmethod
-    def of(cls, turns: Sequence[tuple[int, float]]) -> Self:
-        """Make it of the turns."""
-        return cls(sum(gained for _, gained in turns) / len(turns), turns)
-
-    def __getnewargs__(self) -> tuple[float, tuple[tuple[int, float], ...]]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def __getnewargs__(self) -> tuple[tuple[tuple[int, float], ...]]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return what a copy in another process is made of."""
-        return (float(self), self.turns)
+        return (self.turns,)
 
     def per_token(self, length: int) -> list[float]:
         """Return the advantage of each of the `length` ids of the response."""

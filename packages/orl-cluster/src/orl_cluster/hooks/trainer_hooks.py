@@ -261,7 +261,7 @@ def advantages(args: Any, samples: list[Any], *, takes_turns: bool) -> tuple[lis
         for sample, reward in zip(samples, raw, strict=True)
     ]
     gained = advantages_of(members, center=center, scale=scale, turns=takes_turns)
-    return raw, [TurnAdvantages.of(own) if takes_turns else own[0][1] for own in gained]
+    return raw, [TurnAdvantages(own) if takes_turns else own[0][1] for own in gained]
 
 
 def centres(args: Any) -> bool:
