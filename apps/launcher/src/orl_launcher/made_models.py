@@ -69,8 +69,7 @@ def cached_model(config: RunConfig, cache: Path, progress: Progress = lambda don
         with tempfile.TemporaryDirectory() as scratch:
             start = _published(config, cache, folder) if published else _tiny(config, Path(scratch), folder)
             facts = warm_starter().train(start, progress)
-        seconds = round(time.monotonic() - started, 1)
-        facts = {**facts, "steps": start.steps, "seconds": seconds}
+        facts = {**facts, "steps": start.steps, "seconds": round(time.monotonic() - started, 1)}
         (folder / "warm_start.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
     return _once(finished, make)

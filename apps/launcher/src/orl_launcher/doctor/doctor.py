@@ -122,8 +122,7 @@ def _trainer(page: Report, config: RunConfig, folder: Path, arguments: argparse.
     backend, python = str(config.trainer.backend), arguments.python
     if missing := missing_tasks(config):
         page.say("failed", missing)
-    work = lambda: plan_run(config, folder, python=python)  # noqa: E731
-    plan = page.attempt(backend, work, stage="loading the trainer")
+    plan = page.attempt(backend, lambda: plan_run(config, folder, python=python), stage="loading the trainer")
     if plan is None:
         return
     options = {"--config": arguments.config, "--model": getattr(arguments, "trainer.model", None), "--python": python}

@@ -27,12 +27,10 @@ def check_tokenizer(page: Report, config: RunConfig, model: str) -> Reader | Non
         page.say("failed", "no model. Give --model, or set trainer.model in the file")
         return None
     advice = "--model takes the folder of a checkpoint, or a name on a reachable model hub"
-    loading = "loading the tokenizer"
-    tokenizer = page.attempt(model, lambda: open_tokenizer(config, model), advice=advice, stage=loading)
+    tokenizer = page.attempt(model, lambda: open_tokenizer(config, model), advice=advice, stage="loading the tokenizer")
     if tokenizer is None:
         return None
-    certifying = "certifying the chat template"
-    renderer = page.attempt(model, lambda: open_renderer(config, tokenizer), stage=certifying)
+    renderer = page.attempt(model, lambda: open_renderer(config, tokenizer), stage="certifying the chat template")
     if renderer is None:
         return None
     _say_certificate(page, model, renderer)

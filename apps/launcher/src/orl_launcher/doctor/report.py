@@ -77,8 +77,9 @@ class Report:
         A thread that takes too long is left behind: foreign code cannot be ended, and must not hold the command.
         Work with a `stage` is still loading rather than failed if it takes too long.
         """
-        waited = lambda: interrupt.result_of(interrupt.on_thread(work), self.seconds)  # noqa: E731
-        return self._result(subject, waited, advice, stage)
+        return self._result(
+            subject, lambda: interrupt.result_of(interrupt.on_thread(work), self.seconds), advice, stage
+        )
 
     def await_(self, subject: str, work: Callable[[], Awaitable[T]], *, advice: str = "", stage: str = "") -> T | None:
         """Return the result of `work` on an event loop, as `attempt`. Work that takes too long is cancelled."""

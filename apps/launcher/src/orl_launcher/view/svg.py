@@ -72,12 +72,10 @@ class _Scale:
         self._low, self._span = low, (high - low) or 1.0
 
     def x(self, step: float) -> float:
-        width = WIDTH - LEFT - RIGHT
-        return round(LEFT + width * (step - self.first) / (self.last - self.first), 1)
+        return round(LEFT + (WIDTH - LEFT - RIGHT) * (step - self.first) / (self.last - self.first), 1)
 
     def y(self, value: float) -> float:
-        height = HEIGHT - TOP - BOTTOM
-        return round(TOP + height * (1 - (value - self._low) / self._span), 1)
+        return round(TOP + (HEIGHT - TOP - BOTTOM) * (1 - (value - self._low) / self._span), 1)
 
     def word(self, value: float) -> str:
         return f"{value / self._size:.4g}{self._name}"

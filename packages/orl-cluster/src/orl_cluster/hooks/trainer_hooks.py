@@ -78,8 +78,7 @@ class TrainerHooks(Struct, frozen=True, kw_only=True):
         age = staleness_of(flat(samples), rollout_id, interval, first=run.first)
         more = {} if age is None else {"staleness": age}
         stats = _stats_in(samples)
-        grouped = centres(args) and all(map(is_final, flat(samples)))
-        metrics = training_metrics(stats, groups=grouped)
+        metrics = training_metrics(stats, groups=centres(args) and all(map(is_final, flat(samples))))
         self._log(args, (rollout_id, rollout_id + 1), "rollout", {**metrics, **more} if metrics else {}, rollout_time)
         return False
 

@@ -34,8 +34,7 @@ class _Loader(yaml.SafeLoader):
         if _OTHER_BASE.match(node.value):
             text = "YAML reads a number with a leading 0 or a colon in base 8 or 60: write it in base 10, or in quotes"
             raise yaml.constructor.ConstructorError(None, None, text, node.start_mark)
-        is_float = node.tag.endswith("float")
-        return self.construct_yaml_float(node) if is_float else self.construct_yaml_int(node)
+        return self.construct_yaml_float(node) if node.tag.endswith("float") else self.construct_yaml_int(node)
 
 
 # The floats of YAML 1.2 that PyYAML reads as text: tag, pattern, first characters.

@@ -45,5 +45,4 @@ class ActionBoundary:
 
     def join(self, action_ids: Sequence[int], ids: Sequence[int], role: Role) -> tuple[int, ...]:
         """Return `ids` without their closing where the action has one that means the same; else all of them."""
-        closed = bool(action_ids) and action_ids[-1] in self._fits[role]
-        return tuple(ids[1:] if closed else ids)
+        return tuple(ids[1:] if action_ids and action_ids[-1] in self._fits[role] else ids)

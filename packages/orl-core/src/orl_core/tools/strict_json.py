@@ -80,8 +80,7 @@ def _clean(value: Any, depth: int) -> Any:
     if depth == MAX_DEPTH:
         raise NotJson(f"nested deeper than {MAX_DEPTH} levels")
     if isinstance(value, dict):
-        members = cast("dict[str, Any]", value)
-        return {key: _clean(member, depth + 1) for key, member in members.items()}
+        return {key: _clean(member, depth + 1) for key, member in cast("dict[str, Any]", value).items()}
     return [_clean(member, depth + 1) for member in cast("list[Any]", value)]
 
 
