@@ -79,7 +79,7 @@ BROKEN = {
     "key twice": ("thinking: false", "thinking: false\nthinking: true", "thinking", "twice"),
     "not YAML": ("thinking: false", "thinking: [", "line", "not YAML"),
     "nested too deep": ("thinking: false", f"thinking: {'[' * 3000 + ']' * 3000}", "train_config.yaml", "not YAML"),
-    "address without a scheme": ("max_turns: 20", "base_url: localhost:8080", ".base_url", "http"),
+    "address without a scheme": ("max_turns: 20", "base_url: localhost:8080", "`base_url`", "http"),
     "nothing trains": (
         "thinking: false",
         "rollout: {train_on: {text: false, calls: false, reasoning: false}}",
@@ -281,6 +281,7 @@ def test_flags_of_no_trainer_or_two_kinds_are_refused(flags: object, subject: st
         {"environments": {"A/B": {"base_url": "http://user:hush-hush@host:8000"}}},
         {"environments": {"A/B": {"base_url": "https://hush-hush@host"}}},
         {"environments": {"A/B": {"base_url": "https://host/x?token=hush-hush"}}},
+        {"environments": {"A/B": {"base_url": ["https://host", "https://me:hush-hush@host"]}}},
         {"environments": {"A/B": {}}, "trainer": {"mine": {"url": "https://me:hush-hush@host"}}},
         {"environments": {"A/B": {}}, "trainer": {"model": "https://me:hush-hush@hub/model"}},
         {"environments": {"A/B": {}}, "trainer": {"flags": {"--wandb-host": "https://me:hush-hush@host"}}},
@@ -290,6 +291,29 @@ def test_an_address_with_a_login_is_refused_and_not_shown(tree: dict[str, Any]):
     with pytest.raises(ConfigError) as caught:
         decode_config(tree, "tree")
     assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "addresses"),
+    [
+        (None, ()),
+        ("http://a:1/", ("http://a:1",)),
+        (["http://a:1", "https://b/x/", "http://a:1/"], ("http://a:1", "https://b/x")),
+    ],
+)
+def test_base_url_is_one_address_or_several(given: object, addresses: tuple[str, ...]):
+    tree = {"environments": {"A/B": {"base_url": given}}}
+    for _ in range(50):  # a union that msgspec frees wrongly ends the process
+        config = decode_config(tree, "test")
+    assert config.environment("A/B").addresses == addresses
+    assert decode_config(config.public(), "public") == config
+
+
+def test_only_environment_that_is_wrong_is_one_mistake():
+    with pytest.raises(ConfigError) as caught:
+        decode_config({"environments": {"A/B": {"base_url": "host:8000"}}}, "test")
+    assert str(caught.value).startswith("test: `$.environments.A/B`: `base_url`: expected address")
+    assert "empty" not in str(caught.value)
 
 
 def test_section_of_an_adapter_is_kept_and_decoded_by_it():

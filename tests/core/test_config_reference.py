@@ -62,6 +62,8 @@ def test_editors_schema_accepts_our_files(file: Path) -> None:
         {"environments": {"A/B": {"max_turn": 1}}},
         {"environments": {"A/B": {"max_turns": 0}}},
         {"environments": {"A/B": {"base_url": "https://me@host"}}},
+        {"environments": {"A/B": {"base_url": ["https://host", "https://me@host"]}}},
+        {"environments": {"A/B": {"base_url": []}}},
         {"environments": {"A/B": {}}, "reward": "a.b:c.d\n"},
         {"environments": {"A/B": {}}, "trainer": {"lr": "fast"}},
         {"environments": {"A/B": {}}, "secrets": {"a": ["b"]}},

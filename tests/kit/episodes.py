@@ -17,7 +17,9 @@ TOKENIZER = tokenizer()
 RENDERER = renderer_of()
 
 
-def config_of(name: str, url: str | None, secrets: dict[str, Any] | None = None, **environment: Any) -> RunConfig:
+def config_of(
+    name: str, url: str | list[str] | None, secrets: dict[str, Any] | None = None, **environment: Any
+) -> RunConfig:
     tree = {"environments": {f"gallery/{name}": {"base_url": url, **environment}}, "secrets": secrets or {}}
     return decode_config(tree, "test")
 

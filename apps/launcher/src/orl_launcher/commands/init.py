@@ -124,5 +124,5 @@ def _surveyed(arguments: argparse.Namespace) -> Survey:
     if arguments.variant:
         raise cli.UsageError(f"--variant {arguments.variant}: {name} is one environment. Leave the option out")
     with playground(decode_config({"environments": {name: {}}}, "ENVIRONMENT")) as config:
-        env = interrupt.run(survey(name, config.environments[name].base_url, seconds=seconds))
+        env = interrupt.run(survey(name, next(iter(config.environments[name].addresses), None), seconds=seconds))
     return structs.replace(env, base_url=None)

@@ -14,7 +14,7 @@ from orl_rollout import Opening, OpenRewardClient
 from orl_rollout.edge.secrets import ENCODED, PLATFORM_KEY, SHORTEST, SecretEntry, all_entries, api_key, unset
 from orl_rollout.loop.tool_check import Toolbox
 from orl_rollout.openreward.client import open_listing
-from orl_rollout.openreward.environment import list_tasks
+from orl_rollout.openreward.environment import list_tasks, served_at
 from orl_rollout.openreward.faults import as_session_error
 from orl_rollout.openreward.platform import required_secrets
 from orl_rollout.run_folder.environments import refuse_other_build
@@ -85,6 +85,9 @@ async def _visit(page: Report, config: RunConfig, name: str) -> Opened:
             remote = await client.environment(name)
             stated = await remote.version() if environment.version else None
         refuse_other_build(name, config, stated)
+        for url in environment.addresses:  # a session asks one of them
+            with as_session_error(f"asking {url} what it serves"):
+                await served_at(url)
         page.stage = "listing its tasks"
         if environment.base_url is None and api_key():
             await _check_required(page, config, name)

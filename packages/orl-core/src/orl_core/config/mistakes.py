@@ -68,7 +68,7 @@ class _Search:
             name = str(key)
             wrong_key = not is_struct and self.sound(key, get_args(holder)[0], f"key {name} in {path}") is UNSET
             member = self.sound(value[key], member_kind, f"{path}.{name}")
-            if wrong_key or member is UNSET:
+            if wrong_key or member is UNSET or member == {} != value[key]:
                 self.left_out.add(name)
             else:
                 rest[key] = member

@@ -7,6 +7,7 @@ written nowhere else: docs/configuration.md, configs/schema.json and the help of
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from datetime import date
 from typing import Annotated, Any, Literal
@@ -25,7 +26,11 @@ from orl_core.names import EnvironmentName, PathName, ToolFormat
 from orl_core.task import PLAIN
 from orl_core.text import check_system_prompt, is_template
 
-Url = Annotated[str, Meta(pattern=r"^https?://[^@?#\s]*\Z", title="address (http or https, without login and query)")]
+# Checked in `mistakes`: msgspec 0.22 crashes when it frees the union of a list and of a text with a pattern.
+_URL = r"^https?://[^@?#\s]*\Z"
+_ADDRESS = "address (http or https, without login and query)"
+Url = Annotated[str, Meta(title=_ADDRESS, extra_json_schema={"pattern": _URL})]
+Urls = Annotated[tuple[Url, ...], Meta(min_length=1, title="list of such addresses")]
 Reduction = Literal["sum", "mean", "max", "min", "last"]
 RewardMode = Literal["replace", "add", "scale"]
 
@@ -86,7 +91,9 @@ class EnvironmentConfig(Checked, frozen=True, kw_only=True, forbid_unknown_field
         DifficultyConfig | None, Meta(description="Tasks to train on by their difficulty; null: all.")
     ] = None
     variant: Annotated[PathName | None, Meta(description="Environment to request; null: that of task or name.")] = None
-    base_url: Annotated[Url | None, Meta(description="Address of your server; null: OpenReward or playground.")] = None
+    base_url: Annotated[
+        Url | Urls | None, Meta(description="Address of your server, or of several; null: OpenReward or playground.")
+    ] = None
     version: Annotated[
         str | None, Meta(description="Build that its server must state when a run starts, or its beginning; null: any.")
     ] = None
@@ -105,8 +112,16 @@ class EnvironmentConfig(Checked, frozen=True, kw_only=True, forbid_unknown_field
     ] = True
 
     def mistakes(self) -> Iterator[str]:
-        """Yield what is wrong with the order of the bounds."""
+        """Yield what is wrong with the order of the bounds, and with the addresses."""
         yield from _order_mistakes(self)
+        if not all(re.search(_URL, address) for address in self.addresses):
+            yield f"`base_url`: expected {_ADDRESS}"
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Return the addresses of its own servers. Without one, OpenReward or the playground serves it."""
+        urls = (self.base_url,) if isinstance(self.base_url, str) else self.base_url or ()
+        return tuple(dict.fromkeys(url.rstrip("/") for url in urls))
 
 
 def _order_mistakes(bounds: DifficultyConfig | EnvironmentConfig) -> Iterator[str]:

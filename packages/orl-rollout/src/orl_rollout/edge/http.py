@@ -7,16 +7,17 @@ no other (law L6). Cookies are not kept. JSON is read within the same limits. Th
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, Self
 
 import aiohttp
 from orl_core.errors import cut
 from yarl import URL
 
-from orl_rollout.edge.descriptors import until_free
+from orl_rollout.edge.descriptors import none_left, until_free
 
 CONNECT_SECONDS = 10.0
 ERROR_BYTES = 1 << 16  # of an error's body; the rest of it is not read
@@ -64,6 +65,7 @@ class HttpClient:
         traces: Sequence[aiohttp.TraceConfig] = (),
     ) -> None:
         self.url = url.rstrip("/")
+        self.away_at = -inf  # `time.monotonic` when its server last took no request; it has answered none since
         self._origin = _origin_of(url)
         parsed = URL(url)
         if "@" in parsed.authority or parsed.query_string or parsed.fragment:
@@ -104,9 +106,16 @@ class HttpClient:
         url = URL(f"{self.url}{target}" if below else target)
         if not below and _origin_of(target) != self._origin:
             raise ValueError(f"a request for {self._origin} leads to {url.scheme}://{url.host}: it is not sent")
-        async with await until_free(
-            lambda: self._http.request(method, url, headers=headers, allow_redirects=False, **options)
-        ) as response:
+        try:
+            answer = await until_free(
+                lambda: self._http.request(method, url, headers=headers, allow_redirects=False, **options)
+            )
+        except aiohttp.ClientConnectionError as fault:
+            if not none_left(fault):
+                self.away_at = time.monotonic()
+            raise
+        self.away_at = -inf
+        async with answer as response:
             yield response
 
     def moved(self, response: aiohttp.ClientResponse) -> str:

@@ -10,6 +10,8 @@ reads answers of any size, and leaves a session open whose creation fails (docs/
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,8 +24,9 @@ from orl_core.errors import ConfigError, SessionError, SessionTimeout, cut
 from orl_core.task import Task
 
 from orl_rollout.edge.http import HttpClient
+from orl_rollout.edge.retry import Waiting, retried
 from orl_rollout.edge.secrets import api_key, resolve_secrets, unset_secrets
-from orl_rollout.logs import logger_of, say
+from orl_rollout.logs import Sparing, logger_of, say
 from orl_rollout.openreward.environment import (
     LISTING_SECONDS,
     UNKNOWN_ROUTE,
@@ -36,7 +39,7 @@ from orl_rollout.openreward.open_sessions import OpenSessions
 from orl_rollout.openreward.platform import prepare_sdk, required_secrets, session_url, usual_hosts
 from orl_rollout.openreward.remote import RemoteSession, reads_secrets_in_body
 from orl_rollout.openreward.session import OpenRewardSession, SessionOptions
-from orl_rollout.openreward.transport import Channel, Endpoint, Refusal
+from orl_rollout.openreward.transport import FAULTS, Channel, Endpoint, Refusal
 
 logger = logger_of("orl")
 
@@ -45,6 +48,7 @@ CLOSE_SECONDS = 10.0  # at most, for a remote session's teardown; an environment
 # closes after 5 s, and in a burst it may read a call seconds late. The platform keeps connections for a minute.
 IDLE_SECONDS = 1.0
 PLATFORM_IDLE_SECONDS = 15.0
+AWAY_SECONDS = 10.0  # between two sessions for a server that takes no request, while others serve its environments
 CONTACT_SECONDS = 30.0  # for the first answer of a server of one's own, which needs no environment for it
 LEFT_AT_ONCE, LEFT_SECONDS = 64, 60.0  # in closing what a killed process left open
 NAMED = 20  # environments of a server that an error names
@@ -52,6 +56,9 @@ NAMED = 20  # environments of a server that an error names
 
 class OpenRewardClient:
     """Sessions and listings of the configured environments. Use it by `async with`, on one event loop.
+
+    An environment with several servers gets sessions from each in turn. A session stays with its server. One that takes
+    no request is left out until it does. A listing comes from one that answers.
 
     `open_sessions` lists the sessions. On entry, those that dead processes of this run left open are closed. `traces`
     follow the requests to environments.
@@ -67,9 +74,10 @@ class OpenRewardClient:
         self._traces = traces
         self.config = config
         self._open_sessions = open_sessions
-        self._http: dict[str, HttpClient] = {}
+        self._http: dict[str, HttpClient] = {}  # by address; the latest to be chosen is the last
         self._options: dict[str, SessionOptions] = {}
-        self._variants: dict[str, str] = {}
+        self._variants: dict[tuple[str, str], str] = {}  # by environment and address
+        self._warnings = Sparing(logger)
         self._complete: set[str] = set()  # environments whose secrets the platform has been asked for
         self._asking = asyncio.Lock()
         self._closed = False
@@ -114,9 +122,16 @@ class OpenRewardClient:
             raise ConfigError(f"environment `{name}` is served by OpenReward: set OPENREWARD_API_KEY, or a `base_url`")
         if environment.base_url is None and name not in self._complete:
             await self._check_secrets(name)
-        variant = (served and (environment.variant or served.lower())) or await self._served_by(name, environment)
-        http = self._connection(environment)
-        return RemoteEnvironment(endpoint=Endpoint(http=http, key=_key(environment), deployment=name, variant=variant))
+        known = served and (environment.variant or served.lower())
+
+        async def reach() -> RemoteEnvironment:
+            http = self._next(environment)
+            variant = known or await self._served_by(name, environment, http)
+            endpoint = Endpoint(http=http, key=_key(environment), deployment=name, variant=variant)
+            return RemoteEnvironment(endpoint=endpoint)
+
+        others = Waiting(pauses=[0.0] * (len(environment.addresses) - 1))
+        return await retried(reach, (*FAULTS, SessionTimeout), waiting=others)
 
     async def _reach(self, task: Task) -> Endpoint:
         endpoint = (await self.environment(task.env_name, served=task.environment_name)).endpoint
@@ -143,30 +158,30 @@ class OpenRewardClient:
                         )
             self._complete.add(name)
 
-    async def _served_by(self, name: str, environment: EnvironmentConfig) -> str:
+    async def _served_by(self, name: str, environment: EnvironmentConfig, http: HttpClient) -> str:
         """Return the variant for requests: the configured one, or on a self-hosted server that of the name.
 
         A server that cannot list its environments is taken to serve one.
         """
         if environment.base_url is None:
             return environment.variant or ""
-        if name not in self._variants:
+        if (name, http.url) not in self._variants:
             wanted = (environment.variant or name.partition("/")[2]).lower()
             try:
                 async with asyncio.timeout(CONTACT_SECONDS):
-                    served = await list_served(Channel(self._connection(environment)))
+                    served = await list_served(Channel(http))
             except TimeoutError:
                 raise SessionTimeout(
-                    f"the server at {environment.base_url} takes requests but answers none within "
+                    f"the server at {http.url} takes requests but answers none within "
                     f"{CONTACT_SECONDS:g} s: restart it, or correct `base_url` if it is the address of another server"
                 ) from None
             if served is not None and wanted not in served:
                 raise SessionError(
-                    f"the server at {environment.base_url} has no environment `{wanted}`: name one of "
+                    f"the server at {http.url} has no environment `{wanted}`: name one of "
                     f"{', '.join(served[:NAMED])} as `variant` of `{name}`"
                 )
-            self._variants[name] = wanted if served is not None else environment.variant or ""
-        return self._variants[name]
+            self._variants[name, http.url] = wanted if served is not None else environment.variant or ""
+        return self._variants[name, http.url]
 
     async def _close_left(self, path: Path, sessions: Mapping[str, str]) -> None:
         """Close `sessions`, the environment of each, and remove their list `path` if all are closed.
@@ -175,18 +190,19 @@ class OpenRewardClient:
         """
         room = asyncio.Semaphore(LEFT_AT_ONCE)
 
-        async def close(sid: str, name: str) -> None:
-            environment = self.config.environment(name)
-            http = self._connection(environment)
-            endpoint = Endpoint(http=http, key=_key(environment), deployment=name, variant="")
+        async def close(sid: str, name: str, http: HttpClient) -> None:
+            key = _key(self.config.environment(name))
+            endpoint = Endpoint(http=http, key=key, deployment=name, variant="")
             async with room:
                 with as_session_error(f"closing a session of {name} that a killed process left"):
                     await RemoteSession(endpoint, sid=sid).delete(CLOSE_SECONDS)
 
         mine = {sid: name for sid, name in sessions.items() if name in self.config.environments}
+        servers = {name: self._servers(self.config.environment(name)) for name in mine.values()}
+        closing = [close(sid, name, http) for sid, name in mine.items() for http in servers[name]]
         try:
             async with asyncio.timeout(LEFT_SECONDS):
-                ends = await asyncio.gather(*(close(*each) for each in mine.items()), return_exceptions=True)
+                ends = await asyncio.gather(*closing, return_exceptions=True)
         except TimeoutError:
             ends = [SessionTimeout(f"sessions that a killed process left are not closed within {LEFT_SECONDS:g} s")]
         if faults := [end for end in ends if isinstance(end, BaseException)]:
@@ -196,14 +212,31 @@ class OpenRewardClient:
         if mine:
             say(f"closed {len(mine)} sessions that a killed process of this run left open")
 
-    def _connection(self, environment: EnvironmentConfig) -> HttpClient:
+    def _next(self, environment: EnvironmentConfig) -> HttpClient:
+        """Return the server whose turn it is. Those that are away are left out, unless all are.
+
+        Now and then one session finds out whether such a server is back.
+        """
+        now = time.monotonic()
+        away = {http: now < http.away_at + AWAY_SECONDS for http in self._servers(environment)}
+        chosen = min(away, key=lambda http: away[http])
+        self._http[chosen.url] = self._http.pop(chosen.url)
+        if chosen.away_at > -math.inf:
+            chosen.away_at = now
+        for http, gone in away.items():
+            if gone > away[chosen]:
+                self._warnings.warn(f"the server at {http.url} is away: the others get its sessions", http.url)
+        return chosen
+
+    def _servers(self, environment: EnvironmentConfig) -> list[HttpClient]:
+        """Return the servers of `environment`, the latest to be chosen last."""
         if self._closed:
             raise SessionError("the client of OpenReward is closed: use it inside `async with`")
-        url = _url(environment)
-        if url not in self._http:
-            idle = IDLE_SECONDS if environment.base_url else PLATFORM_IDLE_SECONDS
-            self._http[url] = HttpClient(url, idle=idle, traces=self._traces)
-        return self._http[url]
+        urls, idle = _urls(environment), IDLE_SECONDS if environment.addresses else PLATFORM_IDLE_SECONDS
+        for url in urls:
+            if url not in self._http:
+                self._http[url] = HttpClient(url, idle=idle, traces=self._traces)
+        return [http for url, http in self._http.items() if url in urls]
 
     def _make_options(self, name: str) -> SessionOptions:
         environment = self.config.environment(name)
@@ -246,7 +279,7 @@ class OpenRewardClient:
                     f"environment `{name}`: the secret `{secret}` is OpenReward's key: set `send_api_key`"
                 )
             secrets[secret] = (value, hosts)
-        travelling = augment_secrets_with_api_key(secrets, _key(environment), _url(environment), None)
+        travelling = augment_secrets_with_api_key(secrets, _key(environment), _urls(environment)[0], None)
         return build_secrets_header(travelling or {})
 
 
@@ -277,8 +310,8 @@ async def open_listing(client: OpenRewardClient, env_name: str, split: str) -> T
     return TaskListing(env_name=env_name, split=split, size=size, remote=remote, tasks=tasks)
 
 
-def _url(environment: EnvironmentConfig) -> str:
-    return (environment.base_url or session_url()).rstrip("/")
+def _urls(environment: EnvironmentConfig) -> tuple[str, ...]:
+    return environment.addresses or (session_url().rstrip("/"),)
 
 
 def _key(environment: EnvironmentConfig) -> str:

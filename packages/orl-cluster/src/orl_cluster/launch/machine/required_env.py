@@ -60,7 +60,7 @@ def needs_of(config: RunConfig, package: str, *, tracked: bool, settings: Mappin
     keys += [WANDB_KEY] if tracked else []
     either = [*((key,) for key in keys), *(names for names, needed in secrets.items() if needed)]
     optional = tuple(name for names, needed in secrets.items() if not needed for name in names)
-    addresses = tuple(dict.fromkeys(each.base_url for each in environments if each.base_url))
+    addresses = tuple(dict.fromkeys(url for each in environments for url in each.addresses))
     return RequiredEnv(
         package=package, variables=tuple(either), optional=optional, settings=dict(settings), addresses=addresses
     )
