@@ -105,7 +105,8 @@ async def test_old_server_needs_the_name_of_its_environment() -> None:
 
 
 def test_playground_is_served_meanwhile(guess_number: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orl_playground.server.serving", lambda **_: nullcontext(guess_number))  # instead of a process
+    # instead of a process
+    monkeypatch.setattr("orl_playground.server.serving", lambda **_: nullcontext([guess_number]))
     assert main(["init", "playground/GuessNumber", "--model", model]) == 0
     assert guess_number not in Path("guessnumber.yaml").read_text("utf-8")
     assert load_config(Path("guessnumber.yaml")).environment("playground/GuessNumber").base_url is None

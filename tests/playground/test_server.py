@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from orl_playground.game import tasks
-from orl_playground.server import ENVIRONMENTS, ServerError, serving
+from orl_playground.server import ENVIRONMENTS, ServerError, processes_for, serving
 
 SECONDS = 60
 
@@ -40,10 +40,15 @@ def text(output) -> str:
 
 @pytest.mark.slow
 async def test_server_process_serves_every_environment(monkeypatch):
-    with serving() as url:
-        for variant in ENVIRONMENTS:
-            async with environment(url, variant, monkeypatch) as env:
-                assert await env.num_tasks("test") >= 256
+    with serving(processes=2) as urls:
+        assert len(set(urls)) == 2
+        for url in urls:
+            for variant in ENVIRONMENTS:
+                async with environment(url, variant, monkeypatch) as env:
+                    assert await env.num_tasks("test") >= 256
+    for url in urls:
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
 
 
 async def test_tasks_are_listed_whole_by_index_and_by_range(base_url, monkeypatch):
@@ -144,8 +149,13 @@ def test_a_wait_for_a_server_can_be_ended():
 def test_a_server_that_cannot_start_shows_why():
     with pytest.raises(ServerError, match="invalid choice: 'chess'"), serving(["chess"]):
         pass
-    with pytest.raises(ServerError, match=r"not ready within 0\.01 s"), serving(start_seconds=0.01):
+    with pytest.raises(ServerError, match="not ready in time"), serving(start_seconds=0.01):
         pass
+
+
+@pytest.mark.parametrize(("cores", "processes"), [(None, 1), (1, 1), (7, 1), (8, 2), (16, 4), (128, 4)])
+def test_processes_follow_the_cores(cores, processes):
+    assert processes_for(cores) == processes
 
 
 def test_importing_the_package_is_light():

@@ -1,14 +1,15 @@
 """The playground: environments and a tiny model that come with the command, so that a first try needs nothing else.
 
-The command serves every environment of the organisation `playground` without a `base_url` on a free loopback port while
-it runs. A model named `playground/...` knows the form of play; it is made once and cached (`made_models`). The
-playground is imported only if a configuration asks for it.
+The command serves every environment of the organisation `playground` without a `base_url` on free loopback ports while
+it runs, with a process for each four cores, four at most. A model named `playground/...` knows the form of play; it is
+made once and cached (`made_models`). The playground is imported only if a configuration asks for it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Generator
+import os
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,12 +38,12 @@ def served_here(config: RunConfig) -> tuple[str, ...]:
     )
 
 
-def reachable(config: RunConfig, base_url: str = "http://127.0.0.1", model: str | None = None) -> RunConfig:
-    """Return `config` with `base_url` for the environments that the command serves, and with the `model` that it made.
+def reachable(config: RunConfig, urls: Sequence[str] = ("http://127.0.0.1",), model: str | None = None) -> RunConfig:
+    """Return `config` with `urls` for the environments that the command serves, and with the `model` that it made.
 
     A plan needs no real address.
     """
-    served = {name: structs.replace(config.environments[name], base_url=base_url) for name in served_here(config)}
+    served = {name: structs.replace(config.environments[name], base_url=tuple(urls)) for name in served_here(config)}
     if served and find_spec("orl_playground"):
         from orl_playground.server import ENVIRONMENTS
 
@@ -62,13 +63,13 @@ def playground(config: RunConfig, model: str | None = None) -> Generator[RunConf
         yield reachable(config, model=model)
         return
     require("orl_playground", "the playground's environments")
-    from orl_playground.server import serving
+    from orl_playground.server import processes_for, serving
 
     reachable(config)  # a misspelt name is refused before the server starts
     with ExitStack() as stack:
         with boundary(SessionError, "starting the playground's server"):
-            base_url = stack.enter_context(serving(check=interrupt.check))
-        yield reachable(config, base_url, model)
+            urls = stack.enter_context(serving(processes=processes_for(os.cpu_count()), check=interrupt.check))
+        yield reachable(config, urls, model)
 
 
 def made_model(config: RunConfig) -> tuple[str | None, dict[str, Any]]:

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ LISTENING = "listening on "
 START_SECONDS = 60.0
 STOP_SECONDS = 5.0
 POLL_SECONDS = 0.1
+MOST_PROCESSES = 4
 
 
 class ServerError(RuntimeError):
@@ -41,32 +42,47 @@ class ServerError(RuntimeError):
 def serving(
     environments: Sequence[str] = ENVIRONMENTS,
     *,
+    processes: int = 1,
     start_seconds: float = START_SECONDS,
     check: Callable[[], None] | None = None,
-) -> Iterator[str]:
-    """Serve `environments` in a child process on a free loopback port and yield the base URL.
+) -> Iterator[list[str]]:
+    """Serve `environments` in child processes, each on a free loopback port, and yield their base URLs.
 
-    `check` is called now and then until the child is ready; it may raise to end the wait. The child is ended on every
-    way out. Raises ServerError if it is not ready within `start_seconds`.
+    `check` is called now and then until all children are ready; it may raise to end the wait. The children are ended on
+    every way out. Raises ServerError if one is not ready within `start_seconds`.
     """
     command = [sys.executable, "-m", "orl_playground.server", "--owned", "--environments", *environments]
+    deadline = time.monotonic() + start_seconds
+    with ExitStack() as stack:
+        children = [stack.enter_context(_running(command)) for _ in range(processes)]
+        stack.callback(lambda: [child.terminate() for child, _ in children])
+        yield [_address(*child, deadline, check) for child in children]
+
+
+def processes_for(cores: int | None) -> int:
+    """Return how many processes keep up with one trainer's rollouts on a machine of so many `cores`."""
+    return max(1, min(MOST_PROCESSES, (cores or 1) // 4))
+
+
+@contextmanager
+def _running(command: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
+    """Run a child, and yield it with its standard error. End it."""
     with tempfile.TemporaryFile() as errors:
         # A session of its own: Ctrl-C reaches the parent, which closes its environments' sessions first.
         child = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
         )
         try:
-            yield _address(child, errors, start_seconds, check)
+            yield child, errors
         finally:
             _end(child)
 
 
 def _address(
-    child: subprocess.Popen[bytes], errors: IO[bytes], seconds: float, check: Callable[[], None] | None
+    child: subprocess.Popen[bytes], errors: IO[bytes], deadline: float, check: Callable[[], None] | None
 ) -> str:
-    """The URL in the child's one line, awaited for at most `seconds`."""
+    """The URL in the child's one line, awaited until `deadline`."""
     output = cast("IO[bytes]", child.stdout)
-    deadline = time.monotonic() + seconds
     written = b""
     with selectors.DefaultSelector() as selector:
         selector.register(output, selectors.EVENT_READ)
@@ -78,7 +94,7 @@ def _address(
                 continue
             chunk = os.read(output.fileno(), 4096) if ready else b""
             if not chunk:
-                what = "ended before it was ready" if ready else f"was not ready within {seconds:g} s"
+                what = "ended before it was ready" if ready else "was not ready in time"
                 _end(child)
                 errors.seek(0)
                 raise ServerError(f"the playground's server {what}: {errors.read()[-4000:].decode(errors='replace')}")
