@@ -13,6 +13,7 @@ from orl_core.errors import RenderError
 from orl_core.messages import ImageBlock, Message, ParseFailure, TextBlock, ToolCall, ToolSpec, text_message
 from orl_core.render import Renderer
 from orl_core.render.conversation import for_template
+from orl_core.tools.format import for_chat_template
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
 from tests.core.render.conversations import TEMPLATES, harmless
@@ -76,6 +77,20 @@ def test_an_image_is_refused_by_its_place() -> None:
 def test_what_cannot_follow_an_action_is_refused(messages: tuple[Message, ...]) -> None:
     with pytest.raises(RenderError, match="an action is followed by tool and user messages, not by"):
         renderer_of("qwen3").extend((), messages, calls_before=0)
+
+
+ALIKE = (1, True, 1.0, "1", None, {"a": 1, "b": 2}, {"b": 2, "a": 1}, [1], [True])
+
+
+@given(st.lists(st.sampled_from(ALIKE) | st.integers(0, 40), max_size=60))
+def test_kept_openings_are_those_of_their_own_text(defaults: list[Any]) -> None:
+    """Values that are equal in Python read differently, and so do mappings in another order."""
+    renderer, tok = renderer_of("qwen3"), tokenizer("qwen3")
+    for default in defaults:
+        spec = ToolSpec(name="f", parameters={"type": "object", "properties": {"x": {"default": default}}})
+        opening = renderer.open((USER,), (spec,))
+        assert opening == ids_of("qwen3", text(tok, [USER], prompt=True, tools=for_chat_template((spec,))))
+        assert renderer.open([text_message("user", "Who did it?")], [spec]) is opening
 
 
 def test_lone_surrogates_are_replaced() -> None:

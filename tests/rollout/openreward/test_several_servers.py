@@ -1,4 +1,4 @@
-"""An environment on several servers: sessions take turns, stay where they are, and leave out a server that is away."""
+"""An environment on several servers: sessions take turns, stay with theirs, and leave out a server that is away."""
 
 from __future__ import annotations
 

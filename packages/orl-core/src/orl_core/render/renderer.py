@@ -30,6 +30,7 @@ from orl_core.tools import ToolFormat, thinking
 
 _MARKER = "\n[… cut here: the result is longer than its budget]"
 _AS_MESSAGE = ', of a result Message(role="tool", content=result.content, name=result.name)'
+_OPENINGS = 16  # that are kept: rollouts of one task begin with the same one, and at about the same time
 _CHARACTERS_PER_TOKEN = 8  # about twice what prose, code and JSON have on average
 
 
@@ -57,6 +58,7 @@ class Renderer:
         self._tokenizer = tokenizer
         self.vocabulary_size = tokenizer.vocabulary_size
         self._controls = Controls(tokenizer)
+        self._kept: dict[str, tuple[int, ...]] = {}
         self._plans = Plans(tokenizer, self._controls, shown=system_prompt_template is None)
         with boundary(RenderError, "certifying the tokenizer and its chat template"):
             # 1. The vocabulary alone, then the format of calls.
@@ -119,7 +121,14 @@ class Renderer:
                 "the first messages hold calls, which the chat template writes in its own format, not in "
                 f"`{self.tool_format}`, which is taught: leave `system_prompt_template` out"
             )
-        return tuple(self._opening.ids(messages, tools))
+        written = repr((messages, tools))  # not by `==`: there 1 is True, and keys have no order
+        ids = self._kept.get(written)
+        if ids is None:
+            ids = tuple(self._opening.ids(messages, tools))
+            if len(self._kept) >= _OPENINGS:
+                self._kept.clear()
+            self._kept[written] = ids
+        return ids
 
     def too_long(self, messages: Sequence[Message], tools: Sequence[ToolSpec], budget: int) -> bool:
         """Return whether an opening is far over a budget of ids: it has more than eight characters for each of them.
