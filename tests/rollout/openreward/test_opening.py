@@ -76,6 +76,16 @@ async def test_every_request_names_the_variant(gallery):
     assert not asked & {"/call", "/tools", "/task_tools", "/prompt", "/messages"}
 
 
+async def test_an_episode_asks_six_times_and_for_each_call():
+    """A proxy may route by the first and the last, and a session's tools are its own: none can be left out."""
+    with envs.serve(envs.Echo) as served:
+        async with Playing("Echo", served.url) as play:
+            await play.call("echo", text="a")
+            await play.call("finish")
+    opening = ["/create_session", "/create", "/echo/messages", "/echo/task_tools"]
+    assert [path for path, _ in served.requests] == [*opening, *["/echo/call"] * 2, "/delete", "/delete_session"]
+
+
 async def test_a_name_that_the_server_does_not_have_is_refused(gallery):
     async with OpenRewardClient(config_of("Nowhere", gallery.url)) as client:
         task = Task(env_name="gallery/Nowhere", deployment_name="gallery/Nowhere", index=0)

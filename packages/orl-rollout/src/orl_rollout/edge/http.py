@@ -7,6 +7,7 @@ no other (law L6). Cookies are not kept. JSON is read within the same limits. Th
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ from typing import Any, Self
 
 import aiohttp
 from orl_core.errors import cut
+from orl_core.text import clean, map_strings
 from yarl import URL
 
 from orl_rollout.edge.descriptors import none_left, until_free
@@ -22,6 +24,7 @@ from orl_rollout.edge.descriptors import none_left, until_free
 CONNECT_SECONDS = 10.0
 ERROR_BYTES = 1 << 16  # of an error's body; the rest of it is not read
 KEPT_BYTES = 1 << 16  # of an answer that cannot be used
+_SURROGATE = re.compile(rb"\\u[dD]")
 
 
 class UnsafeAnswer(Exception):
@@ -173,20 +176,23 @@ def retry_after(value: str | None) -> float | None:
     return max(0.0, seconds) if isfinite(seconds) else None
 
 
-def decode(body: bytes | bytearray) -> Any:
+def decode(body: bytes | bytearray, *, valid: bool = False) -> Any:
     """Return the JSON in `body`, None if it is empty. Bytes that are not UTF-8 become U+FFFD.
+
+    If texts have to be `valid`, so do lone surrogates.
 
     Raises:
         NotJson: it is not JSON, or nested deeper than Python can read.
     """
     if not body:
         return None
-    text = body.decode("utf-8", "replace")
+    text, unsure = body.decode("utf-8", "replace"), valid and _SURROGATE.search(body)
     del body  # it is half of the memory, unless the caller still holds it
     try:
-        return json.loads(text)
+        tree = json.loads(text)
     except (ValueError, RecursionError) as exc:
         raise NotJson(f"the answer is not JSON: {exc}", text) from exc
+    return map_strings(tree, clean) if unsure else tree
 
 
 def _origin_of(url: str) -> URL:

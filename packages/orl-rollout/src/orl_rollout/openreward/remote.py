@@ -1,7 +1,7 @@
 """One session on a server: created, kept alive, asked, deleted. It knows the protocol's requests, not their meaning.
 
-Text of an answer becomes valid Unicode here: a lone surrogate becomes U+FFFD. The session's name is kept as soon as the
-server sends it, so `delete` also releases a session whose creation failed.
+Text of an answer is valid Unicode: a lone surrogate becomes U+FFFD. The session's name is kept as soon as the server
+sends it, so `delete` also releases a session whose creation failed.
 
 A server drops a session that is silent for minutes. Pings come from an event loop on its own thread, which a busy event
 loop cannot starve. After a failed ping comes the next one: a lost session shows at its next call. A server that is away
@@ -24,7 +24,6 @@ from types import MappingProxyType
 from typing import Any
 
 from orl_core.errors import SessionError, boundary
-from orl_core.text import clean, map_strings
 
 from orl_rollout.edge.http import HttpClient, NotJson, UnsafeAnswer
 from orl_rollout.edge.retry import retried
@@ -55,7 +54,7 @@ class RemoteSession:
         named: Callable[[str], None] | None = None,
     ) -> None:
         self._endpoint = endpoint
-        self._channel = Channel(endpoint.http)
+        self._channel = Channel(endpoint.http, valid=True)
         self._secrets = {"X-Secrets": secrets}
         self._named: dict[str, Any] = {"env": dict(overrides)} if overrides else {}  # the body, then the name
         if sid:
@@ -87,14 +86,13 @@ class RemoteSession:
             if refusal.status != 404:
                 raise
             name, answer = instead, await self._ask("GET", self._endpoint.path(instead))
-        return name, map_strings(answer, clean)
+        return name, answer
 
     async def run(self, name: str, body: dict[str, Any], *, repeatable: bool = False) -> Any:
         """Run `body` once and return its result. A `repeatable` one changes nothing on the server."""
         endpoint = self._endpoint
         headers = endpoint.headers(self.sid)
-        answer = await self._channel.stream(endpoint.path(name), headers, body, repeatable=repeatable)
-        return map_strings(answer, clean)
+        return await self._channel.stream(endpoint.path(name), headers, body, repeatable=repeatable)
 
     async def delete(self, seconds: float) -> None:
         """Tear the environment down and delete the session, within `seconds`.

@@ -92,11 +92,12 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
 
 class Channel:
-    """Requests of one session over a shared client, with cookies of its own."""
+    """Requests of one session over a shared client, with cookies of its own. `valid` as in `decode`."""
 
-    def __init__(self, http: HttpClient, *, most: int = ANSWER_BYTES) -> None:
+    def __init__(self, http: HttpClient, *, most: int = ANSWER_BYTES, valid: bool = False) -> None:
         self._http = http
         self._most = most
+        self._valid = valid
         self.cookies: dict[str, str] = {}
 
     async def request(self, method: str, path: str, headers: Mapping[str, str], body: Any) -> Any:
@@ -153,12 +154,12 @@ class Channel:
                     if result.is_cut:
                         text = f"{response.url}: a text is longer than {self._most} bytes, and is cut there"
                         warnings.warn(text, str(response.url))
-                    return decode(result.body)
+                    return decode(result.body, valid=self._valid)
         raise aiohttp.ClientPayloadError("the stream ended before its result")
 
     async def _answer(self, response: aiohttp.ClientResponse) -> Any:
         if response.status < 300:
-            return decode(await read(response, self._most))
+            return decode(await read(response, self._most), valid=self._valid)
         raise Refusal(
             response.status,
             refusal_words(response.status, f"{response.method} {response.url.path}", await read_error(response)),
