@@ -303,8 +303,7 @@ def test_an_address_with_a_login_is_refused_and_not_shown(tree: dict[str, Any]):
 )
 def test_base_url_is_one_address_or_several(given: object, addresses: tuple[str, ...]):
     tree = {"environments": {"A/B": {"base_url": given}}}
-    for _ in range(50):  # a union that msgspec frees wrongly ends the process
-        config = decode_config(tree, "test")
+    config = [decode_config(tree, "test") for _ in range(50)][-1]  # a union that msgspec frees wrongly ends the process
     assert config.environment("A/B").addresses == addresses
     assert decode_config(config.public(), "public") == config
 
