@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Literal
 
 from msgspec import structs
-from orl_core import ConfigError, RunConfig, load_config
+from orl_core.config import RolloutConfig, RunConfig, load_config
 from orl_core.config.agent import LOOPS_OWN
 from orl_core.credentials import refuse_on_command_line
-from orl_core.limits import Budgets
+from orl_core.errors import ConfigError
 from orl_rollout.edge.secrets import Scrubber, refuse_in_words, refuse_repeats
 from orl_rollout.logs import keep_out
 from orl_rollout.run_folder.config_file import date_of, name_of
@@ -67,7 +67,7 @@ def _read(arguments: argparse.Namespace, bare: Mapping[str, object] | None) -> R
     file: str | None = arguments.config
     options = {path: value for path, value in vars(arguments).items() if path.startswith(CONFIGURED)}
     if "agent" in options:  # the file's budgets of the built-in loop are replaced with it
-        options |= {f"rollout.{name}": getattr(Budgets(), name) for name in LOOPS_OWN}
+        options |= {f"rollout.{name}": getattr(RolloutConfig(), name) for name in LOOPS_OWN}
     if file and not Path(file).exists():
         raise ConfigError(f"{file}: no such file. Give --config; `{invocation()} init` writes a file")
     return load_config(file, arguments.overrides, options, bare)

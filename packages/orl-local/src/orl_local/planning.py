@@ -16,7 +16,7 @@ from orl_rollout.gpus import Gpu, gpu_memory
 from orl_rollout.logs import logger_of
 from orl_rollout.memory import GIB, MemoryReport, ModelShape, config_of, shape_of
 from orl_rollout.run_folder.checkpoint import Checkpoint, is_absent
-from orl_rollout.run_folder.contract import Plan, Run
+from orl_rollout.run_folder.contract import Plan, Run, refuse_workers
 from orl_rollout.training.course import Schedule, plan_of, schedule_of
 
 from orl_local.checkpoints import check_settings, checkpoint_to_load, order_of
@@ -81,6 +81,8 @@ def planned(run: Run) -> Planned:
     settings, releases = fitted(config, settings, shape, gpus, engine.memory_share or 0.0)
     if own.asynchronous:
         _check_ahead(engine, releases=releases)
+    if engine.engine == "transformers":
+        refuse_workers(config, f"the engine is {engine.engine}, because {engine.reason}")
     schedule = schedule_of(run, trainer, settings.algorithm.advantage, None)
     filled = structs.replace(config, trainer=trainer)
     order = order_of(filled, settings, schedule.tasks)

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
-from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from orl_core.errors import EngineError, OrlError
 from orl_rollout.edge import interrupt
-from orl_rollout.edge.children import ended
+from orl_rollout.edge.children import piped
 from orl_rollout.training.rows import Row
 
 from orl_local.engine.served_engine import ServedEngine, Worker
@@ -89,13 +85,8 @@ class Child:
         self._asked: asyncio.Future[Any] | None = None
 
     async def __aenter__(self) -> Child:
-        self._pipe, its = Pipe()
-        with its:
-            words = [sys.executable, "-P", "-m", "orl_local.rank", str(its.fileno()), str(os.getpid())]
-            self._process = subprocess.Popen(  # noqa: ASYNC220 - it returns at once
-                words, stdin=subprocess.DEVNULL, pass_fds=[its.fileno()], start_new_session=True
-            )
-        self._life.enter_context(ended(self._process, (signal.SIGKILL,)))
+        self._process, pipe = self._life.enter_context(piped("orl_local.rank"))
+        self._pipe = cast("Connection[Any, Any]", Connection(pipe.detach()))
         self._life.callback(self._pipe.close)  # at which the child ends by itself
         return self
 

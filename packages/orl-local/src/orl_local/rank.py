@@ -8,20 +8,15 @@ ends with its parent.
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import sys
-import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from orl_core.errors import ConfigError, OrlError, boundary
+from orl_rollout.edge.children import pipe_of_parent
 from orl_rollout.edge.interrupt import SIGNALS, Interrupted
 from orl_rollout.edge.secrets import Scrubber
 from orl_rollout.logs import keep_out
@@ -35,8 +30,6 @@ from orl_local.engine.weights import SharedWeights, save_policy
 from orl_local.learner import Learner
 from orl_local.options import own_options
 from orl_local.planning import Planned
-
-PARENT_SECONDS = 0.2  # between two looks whether the parent lives
 
 
 class Rank(SharedWeights):
@@ -88,13 +81,12 @@ class Rank(SharedWeights):
             note(fresh, folder, plan.start.model if plan.start else lasting_name(plan.name), plan.order, step)
 
 
-def main(descriptor: int, parent: int) -> None:
-    """Serve the parent at the other end of the pipe `descriptor` until it closes the pipe.
+def main() -> None:
+    """Serve the parent at the other end of the pipe until it closes the pipe.
 
     Each call has one answer: what the method returns or raises. The first call brings the plan.
     """
-    threading.Thread(target=partial(_end_with, parent), name="orl-parent", daemon=True).start()
-    pipe = cast("Connection[Any, Any]", Connection(descriptor))
+    pipe = cast("Connection[Any, Any]", Connection(pipe_of_parent().detach()))
 
     def check() -> None:
         if pipe.poll():
@@ -121,13 +113,5 @@ def main(descriptor: int, parent: int) -> None:
             pipe.send(answer)
 
 
-def _end_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(PARENT_SECONDS)
-    os._exit(1)
-
-
 if __name__ == "__main__":
-    for number in SIGNALS:  # one that goes to all processes of a group leaves the end to the parent
-        signal.signal(number, signal.SIG_IGN)
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main()

@@ -9,6 +9,7 @@ engine, also behind a router, then aborts it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from io import BytesIO
 from types import MappingProxyType
 from typing import Any, Self
@@ -157,6 +158,12 @@ class EngineClient:
         self.connection = Connection(url, timeouts)
         self.context_tokens = context_tokens
         self.payload = dict(payload)
+        settings = {"context_tokens": context_tokens, "payload": self.payload, "timeouts": timeouts}
+        self._again = partial(type(self), url, **settings)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel to another process as a client that is not open."""
+        return self._again, ()
 
     async def __aenter__(self) -> Self:
         await self.connection.__aenter__()

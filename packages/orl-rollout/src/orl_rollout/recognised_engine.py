@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, Self
 
 import msgspec
@@ -56,6 +57,11 @@ class RecognisedEngine:
         self._connection = Connection(url, timeouts)
         self._life = AsyncExitStack()
         self._engine: SglangEngine | VllmEngine | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel to another process as a client that is not open."""
+        settings = {"context_tokens": self._context_tokens, "timeouts": self._timeouts}
+        return partial(RecognisedEngine, self._url, **settings), ()
 
     async def __aenter__(self) -> Self:
         await self._life.enter_async_context(self._connection)

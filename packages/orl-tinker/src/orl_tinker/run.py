@@ -7,7 +7,7 @@ from orl_core.errors import ConfigError
 from orl_core.estimators import ESTIMATORS
 from orl_rollout.edge import interrupt
 from orl_rollout.logs import say
-from orl_rollout.run_folder.contract import Plan, Run
+from orl_rollout.run_folder.contract import Plan, Run, refuse_workers
 from orl_rollout.run_folder.tracking import Report, reporting
 from orl_rollout.training.course import Course, OpenPlayer, Record, Schedule, plan_of, runtime_of, schedule_of
 from orl_rollout.training.resume import check_order
@@ -46,6 +46,7 @@ def planned(run: Run) -> tuple[Schedule, Saved]:
         ConfigError: there is no model, the tasks cannot be read or are too few, or the checkpoint cannot be continued.
     """
     trainer = run.config.trainer.with_defaults(DEFAULTS)
+    refuse_workers(run.config, "Tinker samples")
     config, saved = structs.replace(run.config, trainer=trainer), saved_in(run.config)
     model = saved.model if saved else trainer.model
     if not model:

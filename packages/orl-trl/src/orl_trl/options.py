@@ -28,6 +28,7 @@ def resolve(config: RunConfig, extra: Sequence[str] = ()) -> RunConfig:
     refused = {
         config.several_rows: config.several_rows,
         "`turn_advantages`": config.turn_advantages,
+        "`rollout.workers`": config.rollout.workers > 1,
         "`load`": trainer.load,
         "`max_tokens_per_gpu`": trainer.max_tokens_per_gpu,
         "`max_logprob_difference`": trainer.max_logprob_difference != MAX_LOGPROB_DIFFERENCE,

@@ -24,6 +24,7 @@ from orl_rollout.edge.secrets import Scrubber
 from orl_rollout.results.metrics import RolloutStats, evaluation_metrics, stats_of
 from orl_rollout.results.outcome import Outcome, load_reward
 from orl_rollout.run_folder.config_file import read_object, write_config
+from orl_rollout.run_folder.contract import LocalEngine, refuse_workers
 from orl_rollout.run_folder.environments import record_versions
 from orl_rollout.run_folder.metrics_log import MetricsRow, append
 from orl_rollout.run_folder.summary import note_end
@@ -171,6 +172,8 @@ def _configured(arguments: argparse.Namespace, before: Path | None) -> tuple[Run
     config, folder, _ = resolve(arguments, "" if before else "{}-rollout", bare=bare, model="needed")
     sampled = structs.replace(config.eval, samples=arguments.samples or (config.eval.samples if before else 1))
     config = structs.replace(config, eval=sampled, rollout=structs.replace(config.rollout, journal=None))
+    if not arguments.engine:
+        refuse_workers(config, "without --engine the model itself samples")
     load_reward(config)
     load_player(config)
     for line in check_resume(config, before, {}, FIXED):
@@ -203,7 +206,7 @@ def _play(config: RunConfig, folder: Path, batch: Batch, url: str | None, played
     from orl_core.config.limits import context_tokens_of
     from orl_rollout.engine_connection import Timeouts
     from orl_rollout.recognised_engine import RecognisedEngine
-    from orl_rollout.runtime.stack import open_runtime
+    from orl_rollout.runtime.workers import open_player
     from orl_rollout.training.play import play
 
     from orl_launcher.view.progress import counting
@@ -213,9 +216,9 @@ def _play(config: RunConfig, folder: Path, batch: Batch, url: str | None, played
         show(len(played), len(batch), _words(played, len(batch)))
 
     async def with_engine(engine: Engine) -> None:
-        async with open_runtime(config, str(config.trainer.model), folder, batch.samples) as runtime:
+        async with open_player(config, str(config.trainer.model), folder, batch.samples) as player:
             show(len(played), len(batch), "rollouts")
-            await play(batch, runtime, engine, keep, stopped=interrupt.received)
+            await play(batch, player, engine, keep, stopped=interrupt.received)
 
     async def with_server(url: str) -> None:
         timeouts = Timeouts(retry=config.rollout.patience)

@@ -19,7 +19,7 @@ from orl_rollout.edge.files import read_lines
 from orl_rollout.edge.secrets import unset_in
 from orl_rollout.logs import logger_of
 from orl_rollout.run_folder.checkpoint import is_absent
-from orl_rollout.run_folder.contract import Conversion, Plan, Run
+from orl_rollout.run_folder.contract import Conversion, Plan, Run, refuse_workers
 from orl_rollout.run_folder.tracking import tracking_of
 from orl_rollout.tasks.file import metadata_in, task_in
 
@@ -239,6 +239,7 @@ def refuse(request: LaunchRequest, plain_rows: int | None) -> None:
     The user's own `--custom-rm-path` scores plain rows alone, and a served teacher answers through it.
     """
     config = request.run.config
+    refuse_workers(config, f"{request.installation.trainer} plays in processes of its own")
     if request.value(PARTIAL) is not None and (setting := config.several_rows):
         raise ConfigError(f"{setting} makes several samples of a rollout, which {PARTIAL} loses. Remove {setting}")
     if not request.value(CUSTOM_REWARD) and request.value(TEACHER) == "sglang":

@@ -8,13 +8,14 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from orl_core.config.checked import Checked
+from orl_core.config.rollout import RolloutConfig
 from orl_core.credentials import has_login, refuse_on_command_line, takes_secret
 from orl_core.errors import ConfigError
-from orl_core.limits import Budgets, Positive, Seconds
+from orl_core.limits import Positive, Seconds
 
 _NAME = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 Function = Annotated[str, Meta(pattern=rf"^{_NAME}:{_NAME}\Z", title="module:function")]
-LOOPS_OWN = ("max_nudges", "max_invalid", "retry_cut_actions")  # budgets that only the built-in loop obeys
+LOOPS_OWN = ("max_nudges", "max_invalid", "retry_cut_actions", "workers")  # only the built-in loop obeys them
 OF_A_PROGRAM = ("env", "folder", "timeout", "max_output")
 MARK = "ORL_EPISODE"  # another value in each episode
 GIVEN = (
@@ -60,12 +61,12 @@ class AgentConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True
         return self.function or next(iter(self.command), "")
 
 
-def agent_mistakes(agent: AgentConfig | None, budgets: Budgets) -> Iterator[str]:
+def agent_mistakes(agent: AgentConfig | None, budgets: RolloutConfig) -> Iterator[str]:
     """Yield what is wrong with an agent, or with budgets that it does not obey. No text holds a secret's value."""
     if agent is None:
         return
     for name in LOOPS_OWN:
-        if (value := getattr(budgets, name)) != getattr(Budgets(), name):
+        if (value := getattr(budgets, name)) != getattr(RolloutConfig(), name):
             yield f"`rollout.{name}` is {value}, and only the built-in loop obeys it. Remove it, or `agent`"
     if agent.function and agent.command:
         yield "`agent` has a `function` and a `command`. Remove one"

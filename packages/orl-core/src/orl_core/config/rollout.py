@@ -49,6 +49,13 @@ class RolloutConfig(Budgets, Checked, frozen=True, kw_only=True, forbid_unknown_
             "run ends after as many calls that never came back."
         ),
     ] = None
+    workers: Annotated[
+        Positive,
+        Meta(
+            description="Processes that play the rollouts of `local` with an SGLang, and of `orl rollout --engine`; "
+            "more than one pays from about 450 turns a second. They share each limit."
+        ),
+    ] = 1
     journal: Annotated[str | None, Meta(description="Folder of the journal; null means the run's own folder.")] = None
     upload: Annotated[
         bool | None, Meta(description="Upload rollouts to OpenReward; null: of its own environments, if a key is set.")

@@ -245,10 +245,17 @@ class RunConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 check_system_prompt(self.system_prompt_template)
             except ValueError as exc:
                 yield str(exc)
+        yield from self._worker_mistakes()
         yield from self._reward_mistakes()
         yield from agent_mistakes(self.agent_config, self.rollout)
         if self.chat_template is not None and not is_template(self.chat_template):
             yield f"`chat_template` is the path `{self.chat_template}`: only load_config reads the file"
+
+    def _worker_mistakes(self) -> Iterator[str]:
+        limits = {f"`max_concurrency` of {name}": one.max_concurrency for name, one in self.environments.items()}
+        for limit, most in {**limits, "`reward_concurrency`": self.rollout.reward_concurrency}.items():
+            if self.rollout.workers > (most or self.rollout.workers):
+                yield f"`rollout.workers` is {self.rollout.workers}, and {limit} {most}, which they share. Lower it"
 
     def _reward_mistakes(self) -> Iterator[str]:
         if self.reward is None and self.reward_mode != "replace":

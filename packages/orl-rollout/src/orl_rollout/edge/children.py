@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -32,7 +33,7 @@ END_SECONDS = 20.0  # a process group has this long to end before the next signa
 FORCED_SECONDS = 2.0  # the same at a forced end
 ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 WORKING_FOLDER = "PWD"  # a shell's variable, whose name is also a password's
-GUARD_SECONDS = 0.2  # between two looks of a guard at its parent
+GUARD_SECONDS = 0.2  # between two looks at the parent
 IDLE_SECONDS = 0.5  # then the text that was held back is written: a log that is followed should not lag
 BLOCK = 1 << 16
 
@@ -101,6 +102,37 @@ def programs(process: int) -> set[str]:
             with suppress(psutil.Error):
                 names.add(child.name())
     return names
+
+
+@contextmanager
+def piped(module: str) -> Generator[tuple[subprocess.Popen[bytes], socket.socket]]:
+    """Run `module` at the other end of a pipe, and kill its group with the block. It calls `pipe_of_parent`."""
+    ours, its = socket.socketpair()
+    with ours:
+        with its:
+            words = [sys.executable, "-P", "-m", module, str(its.fileno()), str(os.getpid())]
+            process = subprocess.Popen(words, stdin=subprocess.DEVNULL, pass_fds=[its.fileno()], start_new_session=True)
+        with ended(process, (signal.SIGKILL,)):
+            yield process, ours
+
+
+def pipe_of_parent(seconds: float = 0.0) -> socket.socket:
+    """Return this process's end of the pipe of `piped`. It lives at most `seconds` longer than its parent.
+
+    A signal that goes to all processes of a group leaves the end to the parent.
+    """
+    for number in interrupt.SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    descriptor, parent = map(int, sys.argv[1:])
+    threading.Thread(target=_end_with, args=(parent, seconds), name="orl-parent", daemon=True).start()
+    return socket.socket(fileno=descriptor)
+
+
+def _end_with(parent: int, seconds: float) -> None:
+    while os.getppid() == parent:
+        time.sleep(GUARD_SECONDS)
+    time.sleep(seconds)
+    os._exit(1)
 
 
 @contextmanager

@@ -89,6 +89,18 @@ def refuse_conversion(trainer: str, conversion: Conversion) -> NoReturn:
     )
 
 
+def refuse_workers(config: RunConfig, engine: str) -> None:
+    """Refuse `rollout.workers` above 1 for an `engine` that other processes do not reach.
+
+    Raises:
+        ConfigError: they are.
+    """
+    if config.rollout.workers > 1:
+        raise ConfigError(
+            f"`rollout.workers` is {config.rollout.workers}, for a server of SGLang or vLLM, and {engine}. Remove it"
+        )
+
+
 class Plan(Struct, frozen=True, kw_only=True):
     """Plan of a run or a conversion: `command` has the lines to read or to paste into a shell.
 

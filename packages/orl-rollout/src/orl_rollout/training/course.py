@@ -34,7 +34,7 @@ from orl_rollout.run_folder.metrics_log import Kind
 from orl_rollout.run_folder.summary import BROKE_OFF, Summary, SummaryFile
 from orl_rollout.run_folder.tracking import Report, tracked_by
 from orl_rollout.runtime.player import load_player
-from orl_rollout.runtime.stack import open_runtime
+from orl_rollout.runtime.workers import open_player
 from orl_rollout.tasks.file import read_tasks
 from orl_rollout.training.play import Batch, Player, compared, play
 from orl_rollout.training.policy import Policy
@@ -101,7 +101,7 @@ def schedule_of(run: Run, trainer: TrainerConfig, estimator: Estimator, save_sec
 
 def runtime_of(run: Run, model: str) -> AbstractAsyncContextManager[Player]:
     """Open the player of a run; `model` is the checkpoint whose tokenizer it uses."""
-    return open_runtime(run.config, model, run.folder, run.config.trainer.n_samples or 1)
+    return open_player(run.config, model, run.folder, run.config.trainer.n_samples or 1)
 
 
 def plan_of(

@@ -28,8 +28,9 @@ FREE = (
     "environments.*.secrets.* environments.*.base_url environments.*.send_api_key environments.*.version "
     "environments.*.max_concurrency environments.*.call_timeout environments.*.replay environments.*.eval_splits "
     "environments.*.success_reward rollout.patience rollout.max_error_rate rollout.*_timeout rollout.journal "
-    "rollout.reward_concurrency rollout.upload trainer.backend trainer.num_rollout trainer.max_tokens_per_gpu "
-    "trainer.save_interval trainer.task_data trainer.wandb_* trainer.max_logprob_difference trainer.tensorboard "
+    "rollout.reward_concurrency rollout.upload rollout.workers trainer.backend trainer.num_rollout "
+    "trainer.max_tokens_per_gpu trainer.save_interval trainer.task_data trainer.wandb_* "
+    "trainer.max_logprob_difference trainer.tensorboard "
     "trainer.*.*"
 )
 OWN = {("openreward_run_name",), *(("trainer", name) for name in ("load", "model", "allow_changes"))}  # of each run
