@@ -99,7 +99,7 @@ def processes() -> list[psutil.Process]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - what it looks at is another process
             await asyncio.sleep(0.02)
 
@@ -108,6 +108,10 @@ def told(outcome: Outcome | Entry) -> tuple[Any, ...]:
     trajectory = outcome.trajectory
     turns = [(turn.observation, turn.action_ids, [one.content for one in turn.results]) for turn in trajectory.turns]
     return trajectory.job.rollout_id, trajectory.job.sampling, turns, trajectory.ending, outcome.reward, outcome.success
+
+
+def trained(outcome: Outcome) -> list[Any]:
+    return [(one.prompt, one.response, one.logprobs, one.loss_mask, one.reward) for one in outcome.datums]
 
 
 async def test_two_processes_play_as_one(gallery: Served, sglang: str, checkpoint: str, tmp_path: Path) -> None:
@@ -121,7 +125,7 @@ async def test_two_processes_play_as_one(gallery: Served, sglang: str, checkpoin
         assert {entry.step for entry in entries} == {3}
         metrics = training_metrics(map(stats_of, outcomes))
         same = {name: value for name, value in metrics.items() if not SAME.search(name)}
-        found.append((list(map(told, outcomes)), list(map(told, entries)), [one.datums for one in outcomes], same))
+        found.append((list(map(told, outcomes)), list(map(told, entries)), list(map(trained, outcomes)), same))
     assert found[0] == found[1]
     assert len({one[3] for one in found[0][0]}) == 2  # chance decided
     assert not gallery.sessions
@@ -243,11 +247,14 @@ async def test_processes_close_all_when_the_parent_dies(
 ) -> None:
     words = [sys.executable, "-c", SCRIPT, gallery.url, sglang, str(tmp_path), checkpoint]
     with subprocess.Popen(words, stderr=subprocess.DEVNULL) as parent:  # noqa: ASYNC220
-        await until(lambda: gallery.sessions == len(NEVER))
-        children = psutil.Process(parent.pid).children()
-        parent.send_signal(number)
-        await until(lambda: not gallery.sessions)
-        gone, left = await asyncio.to_thread(psutil.wait_procs, children, 40)
+        try:
+            await until(lambda: gallery.sessions == len(NEVER))
+            children = psutil.Process(parent.pid).children()
+            parent.send_signal(number)
+            await until(lambda: not gallery.sessions)
+            gone, left = await asyncio.to_thread(psutil.wait_procs, children, 40)
+        finally:
+            parent.kill()
     assert len(gone) == 2
     assert not left
     assert not [*tmp_path.glob("sessions-*")]  # noqa: ASYNC240

@@ -84,8 +84,8 @@ class Plays:
         await asyncio.gather(*left, return_exceptions=True)
 
     async def _play(self, number: int, request: RolloutRequest, engine: bytes) -> None:
-        """Play, and tell how it ended. The answer to a rollout that was cancelled is None."""
-        answer: object = None
+        """Play, and tell how it ended."""
+        answer: object = OrlError("the rollout was cancelled")
         _NUMBER.set(number)
         try:
             with boundary(OrlError, "a bug in orl"):

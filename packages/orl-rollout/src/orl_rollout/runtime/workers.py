@@ -1,4 +1,4 @@
-"""Rollouts in several processes (`rollout.workers`), where one event loop is the bound: from about 450 turns a second.
+"""Rollouts in several processes (`rollout.workers`): one event loop plays about 450 turns a second.
 
 Each process has a runtime and a journal of its own, and its share of each limit. The breaker is one, here. A process
 that dies ends the run; what it had recorded stays on disk.
@@ -92,14 +92,14 @@ class _Worker:
         for number in self.asked:
             self._end(number, self._fault)
 
-    def _end(self, number: int, answer: Outcome | OrlError | None) -> None:
-        asked = self.asked.get(number)
-        if asked is None or asked.done():
+    def _end(self, number: int, answer: Outcome | OrlError) -> None:
+        waiting = self.asked.get(number)
+        if waiting is None or waiting.done():
             return
         if isinstance(answer, OrlError):
-            asked.set_exception(answer)
+            waiting.set_exception(answer)
         else:
-            asked.set_result(answer)
+            waiting.set_result(answer)
 
     async def _ending(self) -> OrlError:
         with suppress(subprocess.TimeoutExpired):
