@@ -301,6 +301,21 @@ def test_rollout_plays_the_held_out_tasks_of_training(
     assert "--split" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_rollout_plays_in_several_processes(tmp_path: Path, model: PreTrainedTokenizerFast, served: list[str]) -> None:
+    with engine(guessing(model)) as url:
+        assert main(words(tmp_path, url, "--max-tasks", "6", "--set", "rollout.workers=2", *served)) == 0
+    folder = tmp_path / "runs" / "out"
+    assert len([entry for entry in read_journal(folder) if entry.trajectory.turns]) == 6
+    assert len(list(folder.glob("journal-*"))) == 2
+
+
+def test_workers_without_a_server_are_refused(capsys: Capture) -> None:
+    Path("c.yaml").write_text("environments: {Org/Env: {}}\nrollout: {workers: 2}\n", encoding="utf-8")
+    assert main(["rollout", "--config", "c.yaml", "--model", "some/name"]) == 1
+    assert "`rollout.workers` is 2" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "code", "subject"),
     [

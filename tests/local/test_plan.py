@@ -72,6 +72,13 @@ def test_setting_that_cannot_be_obeyed_is_refused(
     assert subject in str(refusal.value)
 
 
+def test_workers_need_a_server(checkpoint: Path, tmp_path: Path):
+    run = make_run(tmp_path / "run", checkpoint)
+    rollout = structs.replace(run.config.rollout, workers=2)
+    with pytest.raises(ConfigError, match=r"`rollout.workers` is 2.*the engine is transformers"):
+        plan(structs.replace(run, config=structs.replace(run.config, rollout=rollout)))
+
+
 def test_model_is_looked_at_without_its_weights(tmp_path: Path):
     for model in (None, str(tmp_path / "none"), str(tmp_path)):
         with pytest.raises(ConfigError, match="model"):

@@ -84,6 +84,7 @@ def test_a_command_line_of_cookbook_and_tutorial_gives_the_golden_command(
         (["--task-data", "none.jsonl"], "none.jsonl: no such file"),
         (["--n-sample", "4"], "did you mean --n-samples?"),
         (["--async"], "--actor-gpus and --rollout-gpus"),
+        (["--set", "rollout.workers=2"], "slime plays in processes of its own"),
         (["--num-gpus", "6", "--tp", "4"], "--tp 4 does not divide"),
         (["--num-gpus", "8", "--tp", "1", *SMALL], "fewer rollouts than the 8 data-parallel ranks of 8 training GPUs"),
         (["--", *FULLY_ASYNC], "give --async"),

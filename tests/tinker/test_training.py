@@ -155,6 +155,13 @@ def test_size_of_a_micro_batch_is_refused(checkpoint: Path, tmp_path: Path):
         check_options(make_run(tmp_path / "run", checkpoint, max_tokens_per_gpu=4096).config, ())
 
 
+def test_workers_are_refused(checkpoint: Path, tmp_path: Path):
+    run = make_run(tmp_path / "run", checkpoint)
+    rollout = structs.replace(run.config.rollout, workers=2)
+    with pytest.raises(ConfigError, match=r"`rollout.workers` is 2.*Tinker"):
+        plan_run(structs.replace(run, config=structs.replace(run.config, rollout=rollout)))
+
+
 def test_plan_names_a_missing_key(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("TINKER_API_KEY", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

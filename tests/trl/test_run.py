@@ -172,6 +172,7 @@ def test_failed_rollout_does_not_count(checkpoint: Path, tmp_path: Path) -> None
     [
         ({"thinking": "strip"}, (), "thinking"),
         ({"turn_advantages": True, "reward": None}, (), "turn_advantages"),
+        ({"rollout": {"workers": 2}}, (), "rollout.workers"),
         ({"trainer": {"load": "runs/x"}}, (), "load"),
         ({"trainer": {"max_tokens_per_gpu": 8}}, (), "max_tokens_per_gpu"),
         ({"trainer": {"max_logprob_difference": 0.5}}, (), "max_logprob_difference"),

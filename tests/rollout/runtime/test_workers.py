@@ -36,7 +36,7 @@ from tests.kit.tokenizers import build, template
 
 STEP, FINISH = (list(calling(name).token_ids) for name in ("step", "finish"))
 MODULE = "orl_rollout.runtime.worker"
-SAME = re.compile(r"seconds|cached")  # of metrics that depend on the clock, or on who asked first
+SAME = re.compile(r"seconds|cache")  # of metrics that depend on the clock, or on who asked first
 SCRIPT = """\
 import asyncio, sys
 from tests.rollout.runtime.test_workers import NEVER, opened, play, playing

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Literal
 
 from msgspec import structs
-from orl_core.config import RolloutConfig, RunConfig, load_config
+from orl_core import ConfigError, RunConfig, load_config
+from orl_core.config import RolloutConfig
 from orl_core.config.agent import LOOPS_OWN
 from orl_core.credentials import refuse_on_command_line
-from orl_core.errors import ConfigError
 from orl_rollout.edge.secrets import Scrubber, refuse_in_words, refuse_repeats
 from orl_rollout.logs import keep_out
 from orl_rollout.run_folder.config_file import date_of, name_of

@@ -24,7 +24,7 @@ from orl_rollout.edge.secrets import Scrubber
 from orl_rollout.results.metrics import RolloutStats, evaluation_metrics, stats_of
 from orl_rollout.results.outcome import Outcome, load_reward
 from orl_rollout.run_folder.config_file import read_object, write_config
-from orl_rollout.run_folder.contract import LocalEngine, refuse_workers
+from orl_rollout.run_folder.contract import refuse_workers
 from orl_rollout.run_folder.environments import record_versions
 from orl_rollout.run_folder.metrics_log import MetricsRow, append
 from orl_rollout.run_folder.summary import note_end

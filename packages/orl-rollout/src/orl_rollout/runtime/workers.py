@@ -178,5 +178,5 @@ def share_of(config: RunConfig, place: int) -> RunConfig:
         name: structs.replace(one, max_concurrency=share(one.max_concurrency))
         for name, one in config.environments.items()
     }
-    rollout = structs.replace(config.rollout, reward_concurrency=share(config.rollout.reward_concurrency))
+    rollout = structs.replace(config.rollout, workers=1, reward_concurrency=share(config.rollout.reward_concurrency))
     return structs.replace(config, environments=environments, rollout=rollout)
