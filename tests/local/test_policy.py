@@ -114,9 +114,9 @@ async def test_signal_to_all_processes_leaves_the_end_to_the_parent(tmp_path: Pa
     plan = planned(make_run(tmp_path / "run", "absent/model"))
     async with Child() as child:
         with pytest.raises(OrlError):  # there is no such model; the child has begun
-            await child.call("begin", plan)
+            await child.call("begin", plan, 0, 1, "")
         for number in SIGNALS:
             (process,) = [one for one in psutil.Process().children() if "orl_local.rank" in one.cmdline()]
             process.send_signal(number)
         with pytest.raises(OrlError):
-            await child.call("begin", plan)
+            await child.call("begin", plan, 0, 1, "")

@@ -12,7 +12,7 @@ from orl_core.datum import Datum
 from orl_core.estimators import ESTIMATORS
 from orl_local.engine.local_model import load_model
 from orl_local.engine.lora import with_adapters
-from orl_local.learner import Learner
+from orl_local.learner import ALONE, Learner, Peers
 from orl_local.settings import Settings
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.training.rows import Row, rows_of
@@ -70,14 +70,14 @@ class Step(NamedTuple):
     numbers: dict[str, float]
 
 
-def learner_of(checkpoint: Path, model: Any = None, **changes: Any) -> Learner:
+def learner_of(checkpoint: Path, model: Any = None, peers: Peers = ALONE, **changes: Any) -> Learner:
     """Return a learner of the checkpoint, or of `model`, in fp32, with adapters if `lora_rank` is set."""
     settings = structs.replace(SETTINGS, **changes)
     model = model or load_model(str(checkpoint))
     torch.manual_seed(0)
     if settings.lora_rank:
         model = with_adapters(model, settings.lora_rank)
-    return Learner(model, settings, lambda: None)
+    return Learner(model, settings, lambda: None, peers=peers)
 
 
 def step_of(learner: Learner, rows: Sequence[Row], step: int = 1) -> Step:

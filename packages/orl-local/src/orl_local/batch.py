@@ -23,9 +23,10 @@ from orl_local.settings import Settings
 class Member(Struct, frozen=True, kw_only=True):
     """A row in its update: its token ids, the `places` of those that train, and what the objective needs of these.
 
-    `alone`: the rollout has no other row.
+    `rollout` is the number of its rollout. `alone`: it has no other row.
     """
 
+    rollout: int
     token_ids: tuple[int, ...]
     places: list[int]
     ids: Ids
@@ -63,6 +64,7 @@ def members_of(parts: Sequence[Sequence[Row]], settings: Settings) -> list[list[
             rollouts=len(numbers),
         )
         return Member(
+            rollout=numbers[rollout],
             token_ids=(*datum.prompt, *datum.response),
             places=[len(datum.prompt) + place for place in trained],
             ids=ids,
@@ -70,6 +72,20 @@ def members_of(parts: Sequence[Sequence[Row]], settings: Settings) -> list[list[
         )
 
     return [[member(row) for row in part] for part in parts]
+
+
+def part_of(members: Sequence[Member], number: int, count: int) -> list[Member]:
+    """Return the part of rank `number` of `count`: whole rollouts, and about as many token ids as in every other."""
+    if count == 1:
+        return [*members]
+    sizes = Counter[int]()
+    for one in members:
+        sizes[one.rollout] += len(one.token_ids)
+    owned, owner = [0] * count, dict[int, int]()
+    for rollout, size in sizes.most_common():
+        owner[rollout] = owned.index(min(owned))
+        owned[owner[rollout]] += size
+    return [one for one in members if owner[one.rollout] == number]
 
 
 def give(members: Sequence[Member], name: Literal["old", "weight", "drift"], values: Tensor) -> None:

@@ -24,7 +24,7 @@ from torch import Tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.optimization import Adafactor, get_scheduler
 
-from orl_local.batch import Batch, Member, batch_of, give, ids_of, members_of, micro_batches, parts_of
+from orl_local.batch import Batch, Member, batch_of, give, ids_of, members_of, micro_batches, part_of, parts_of
 from orl_local.engine.local_model import clear_memory, is_out_of_memory, peak_memory
 from orl_local.engine.lora import base_of
 from orl_local.objective import loss_of, mean_of_rollout, weights_of
@@ -40,16 +40,36 @@ CPU = torch.device("cpu")
 logger = logger_of("orl")
 
 
+class Peers:
+    """The ranks of a run, `count` of which train the same weights, and the number of this one."""
+
+    number, count = 0, 1
+
+    def add(self, trained: Sequence[Tensor], sums: Tensor, *, applied: bool) -> None:
+        """Add what the others have to the gradients of `trained` and to `sums`, in place.
+
+        Nothing of the step is `applied`, or some of it.
+
+        Raises:
+            OrlError: another rank failed.
+        """
+
+
+ALONE = Peers()
+
+
 class Learner:
     """Trains `model`, which is on its device, with adapters. `check` is called between micro-batches, and may raise.
 
-    `first` are the weights that training began with, if they are not those of now.
+    `first` are the weights that training began with, if they are not those of now. `peers` are the ranks of a run.
 
     `tokens` are the ids of a micro-batch, `out_of_memory` counts how often they were halved.
     """
 
-    def __init__(self, model: Any, settings: Settings, check: Callable[[], None], first: Any = None) -> None:
-        self.model, self.settings = model, settings
+    def __init__(
+        self, model: Any, settings: Settings, check: Callable[[], None], first: Any = None, peers: Peers = ALONE
+    ) -> None:
+        self.model, self.settings, self._peers = model, settings, peers
         self.tokens, self.out_of_memory, self._applied = settings.tokens, 0, False
         self._check = check
         self._scorer = Scorer(model, settings.temperature)
@@ -108,19 +128,24 @@ class Learner:
 
     def train_on(self, parts: Sequence[Sequence[Row]]) -> dict[str, float]:
         """Make one update on each of `parts`. Return the numbers of training, means over updates by their ids."""
-        updates, self._applied = members_of(parts, self.settings), False
+        whole, self._applied = members_of(parts, self.settings), False
         self._draw_nothing()
-        apart, count = self._look_ahead(updates)
-        ids = [sum(len(one.places) for one in members) for members in updates]
+        ids = [sum(len(one.places) for one in members) for members in whole]
+        updates = [part_of(members, self._peers.number, self._peers.count) for members in whole]
+        apart = self._look_ahead(updates)
         numbers: list[Mapping[str, float]] = []
         for number, members in enumerate(updates):
             if number and self.settings.algorithm.ratio == "sequence" and not all(one.alone for one in members):
                 self._score_drift(members)
-            sums = self._until_it_fits(lambda members=members: self._gradient(members))
-            read = dict(zip(sums, torch.stack([*sums.values()]).tolist(), strict=True))  # the one wait for a GPU
+            sums = self._until_it_fits(lambda members=members, count=ids[number]: self._gradient(members, count))
+            found = torch.stack([*sums.values(), apart])
+            self._peers.add(self._trained, found, applied=self._applied)
+            norm = torch.nn.utils.get_total_norm([one.grad for one in self._trained if one.grad is not None])
+            values = torch.cat([found, norm.float()[None]]).tolist()  # the one wait for a GPU
+            read = dict(zip((*sums, "apart", "grad_norm"), values, strict=True))
             if not number:
-                self._check_difference(read[DIFFERENCE] + apart, ids[0] + count)
-            numbers.append(self._apply(read, sums["grad_norm"], ids[number]))
+                self._check_difference(read[DIFFERENCE] + read["apart"], sum(ids))
+            numbers.append(self._apply({name: read[name] for name in (*sums, "grad_norm")}, norm, ids[number]))
         return {
             name: sum(one[name] * size for one, size in zip(numbers, ids, strict=True)) / max(1, sum(ids))
             for name in numbers[0]
@@ -130,20 +155,20 @@ class Learner:
         """Return the mean negative logprob of the trained ids of rows."""
         return -float(self._score(members_of([rows], self.settings)[0]).mean())
 
-    def _look_ahead(self, updates: Sequence[Sequence[Member]]) -> tuple[float, int]:
+    def _look_ahead(self, updates: Sequence[Sequence[Member]]) -> Tensor:
         """Score what the weights of now must score: the rows of later updates, and rollouts of several rows.
 
-        Return the sum of absolute differences to the engine and the number of ids, for the rows of later updates.
+        Return the sum of absolute differences to the engine, [], for the rows of later updates.
         """
         first, later = updates[0], [one for members in updates[1:] for one in members]
         if self.settings.correction.startswith("sequence") and not all(one.alone for one in first):
             self._weigh(first, self._score(first))
         if not later:
-            return 0.0, 0
+            return torch.zeros((), device=self.model.device)
         old = self._score(later)
         give(later, "old", old)
         self._weigh(later, old)
-        return float((old - ids_of(later, CPU).sampled).abs().sum()), len(old)
+        return (old - ids_of(later, CPU).sampled).abs().sum().to(self.model.device)
 
     def _weigh(self, members: Sequence[Member], logprobs: Tensor) -> None:
         """Give the members the weights of the correction, for logprobs of all rows of their rollouts."""
@@ -169,10 +194,11 @@ class Learner:
 
         return self._until_it_fits(score)
 
-    def _gradient(self, members: Sequence[Member]) -> dict[str, Tensor]:
-        """Add the gradients of an update. Return the loss, the norm, and the sums over ids of its other numbers."""
+    def _gradient(self, members: Sequence[Member], ids: int) -> dict[str, Tensor]:
+        """Add the gradients of the part of an update, of `ids` in all. Return the loss, and sums of other numbers."""
         self.optimizer.zero_grad(set_to_none=True)
-        ids, sums = sum(len(one.places) for one in members), dict[str, Tensor]()
+        names = ("loss", DIFFERENCE, "clip_fraction", "entropy", "nll", *(("kl",) if self._reference else ()))
+        sums = {name: torch.zeros((), device=self.model.device) for name in names}
         for _, batch in self._batches(members):
             scores, own = self._scorer(batch), batch.ids
             now = scores.logprobs.detach()
@@ -189,9 +215,8 @@ class Learner:
                 "nll": -now.sum(),
                 **({"kl": kl.sum()} if self._reference else {}),
             }
-            sums = {name: value.float() + sums.get(name, 0.0) for name, value in numbers.items()}
-        norm = torch.nn.utils.get_total_norm([one.grad for one in self._trained if one.grad is not None])
-        return {**sums, "grad_norm": norm.float()}
+            sums = {name: value.float() + sums[name] for name, value in numbers.items()}
+        return sums
 
     def _apply(self, numbers: Mapping[str, float], norm: Tensor, ids: int) -> dict[str, float]:
         """Apply the gradient of this `norm`, [], if it is finite. Return the numbers of the update."""

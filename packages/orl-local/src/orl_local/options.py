@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, field
 from orl_core.config import TrainerConfig
 from orl_core.config.checked import Checked
-from orl_core.limits import Positive
+from orl_core.limits import NonNegative, Positive
 from orl_rollout.training import DEFAULTS as COURSE
 
 NAME = "local"
@@ -30,6 +30,10 @@ class LocalOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             "the address of an SGLang that you serve. auto: sglang if it can run and the model is not tiny.",
         ),
     ] = "auto"
+    num_gpus: Annotated[Positive, Meta(description="GPUs that take part. Each trains and samples.")] = 1
+    rollout_gpus: Annotated[
+        NonNegative, Meta(description="GPUs of these that only sample, the last ones; 0: all train and sample.")
+    ] = 0
     asynchronous: Annotated[
         bool,
         Meta(description="Play the rollouts of the next step while this one trains; needs SGLang and memory for both."),

@@ -23,7 +23,7 @@ from orl_local.checkpoints import check_settings, checkpoint_to_load, order_of
 from orl_local.engine.engine_plan import EngineChoice, engine_of, split_options
 from orl_local.engine.sglang_control import SglangControl
 from orl_local.memory import fitted, held, report, sizes_of
-from orl_local.options import DEFAULTS, own_options
+from orl_local.options import DEFAULTS, LocalOptions, own_options
 from orl_local.settings import Settings, settings_of
 
 WEIGHTS = ("*.safetensors", "*.bin")
@@ -36,6 +36,8 @@ class Planned(Struct, frozen=True, kw_only=True):
 
     `name` is the checkpoint of the tokenizer, and of the weights too, if they are not adapters that continue. It is the
     folder of `start`, which a run continues. `order` is what two runs share.
+
+    `ranks` are the GPUs that train, from 0.
 
     `shape` is None if orl does not know this kind of model. `releases` says that the engine gives its memory back while
     the trainer works.
@@ -50,6 +52,7 @@ class Planned(Struct, frozen=True, kw_only=True):
     described: Mapping[str, Any]
     shape: ModelShape | None
     gpus: tuple[Gpu, ...]
+    ranks: int
     releases: bool
     order: Mapping[str, Any]
     start: Checkpoint | None
@@ -77,10 +80,11 @@ def planned(run: Run) -> Planned:
     parameters = shape.parameters if shape else None
     sglang, words = split_options(trainer.own_flags, run.extra)
     settings = settings_of(config, parameters, words)
-    engine, gpus = engine_of(own.engine, parameters, sglang), gpu_memory()[:1]
+    found = gpu_memory()
+    engine, gpus = _divided(engine_of(own.engine, parameters, sglang), own, len(found)), found[:1]
     settings, releases = fitted(config, settings, shape, gpus, engine.memory_share or 0.0)
     if own.asynchronous:
-        _check_ahead(engine, releases=releases)
+        _check_ahead(engine, releases=releases and not engine.apart)
     if engine.engine == "transformers":
         refuse_workers(config, f"the engine is {engine.engine}, because {engine.reason}")
     schedule = schedule_of(run, trainer, settings.algorithm.advantage, None)
@@ -98,10 +102,32 @@ def planned(run: Run) -> Planned:
         described=described,
         shape=shape,
         gpus=gpus,
-        releases=releases,
+        ranks=own.num_gpus - own.rollout_gpus,
+        releases=releases and not engine.apart,
         order=order,
         start=start,
     )
+
+
+def _divided(engine: EngineChoice, own: LocalOptions, found: int) -> EngineChoice:
+    """Return the engine with its GPUs.
+
+    Raises:
+        ConfigError: there are too few, or the engine cannot be on several.
+    """
+    count, apart = own.num_gpus, own.rollout_gpus
+    if count == 1 and not apart:
+        return engine
+    if engine.engine == "transformers":
+        raise ConfigError(f"--num-gpus {count} needs an SGLang, but {engine}")
+    if engine.url and apart:
+        raise ConfigError(f"--rollout-gpus {apart}: orl starts no SGLang, because {engine.reason}. Leave it out")
+    if count > found or apart >= count:
+        raise ConfigError(
+            f"--num-gpus {count} --rollout-gpus {apart}: this machine has {found} GPUs, and at least one has to train"
+        )
+    gpus = range(count - apart, count) if apart else range(count)
+    return structs.replace(engine, gpus=(0,) if engine.url else tuple(gpus), apart=apart > 0)
 
 
 def _check_ahead(engine: EngineChoice, *, releases: bool) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, cast
 
 from orl_core.errors import EngineError, OrlError
@@ -15,11 +16,15 @@ from orl_rollout.edge import interrupt
 from orl_rollout.edge.children import piped
 from orl_rollout.training.rows import Row
 
-from orl_local.engine.served_engine import ServedEngine, Worker
+from orl_local.engine.served_engine import Engines, ServedEngine, Worker
 
 if TYPE_CHECKING:
     from orl_local.engine.in_process_engine import InProcessEngine
+    from orl_local.planning import Planned
     from orl_local.rank import Rank
+
+
+STOP, HERE, GO, ABORT = "stop", "here", "go", "abort"  # words at the pipe of a child
 
 
 class LocalPolicy:
@@ -28,7 +33,9 @@ class LocalPolicy:
     `ahead`: the engine samples during an update, too.
     """
 
-    def __init__(self, worker: Worker, engine: ServedEngine | InProcessEngine, *, ahead: bool = False) -> None:
+    def __init__(
+        self, worker: Worker, engine: ServedEngine | Engines | InProcessEngine, *, ahead: bool = False
+    ) -> None:
         self._worker, self._release, self._ahead = worker, engine.release, ahead
         self.publish, self.engine = engine.publish, engine.client
 
@@ -73,15 +80,19 @@ class Here:
         """Do nothing: the rank looks for the signal by itself."""
 
 
+class RankDied(EngineError):
+    """The process of a rank is gone, and with it the weights of its step."""
+
+
 class Child:
     """A rank in a process of its own, used as `async with`; it starts with the block. See `Worker`.
 
     The first call is `begin`, with the plan. It loads the weights on the CPU: a server that starts takes its share of
-    the GPU's memory first.
+    the GPU's memory first. At the `gate` it waits for other ranks.
     """
 
-    def __init__(self) -> None:
-        self._life, self._asking = ExitStack(), asyncio.Lock()
+    def __init__(self, gate: asyncio.Barrier | None = None) -> None:
+        self._life, self._asking, self._gate = ExitStack(), asyncio.Lock(), gate
         self._asked: asyncio.Future[Any] | None = None
 
     async def __aenter__(self) -> Child:
@@ -99,7 +110,7 @@ class Child:
         """Ask the child, and wait.
 
         Raises:
-            EngineError: the child died.
+            RankDied: it is gone.
         """
         self._asked = asyncio.ensure_future(self._ask(name, arguments))
         return await asyncio.shield(self._asked)
@@ -109,15 +120,95 @@ class Child:
         async with self._asking:
             try:
                 self._pipe.send((name, arguments))
-                answer = await asyncio.wrap_future(interrupt.on_thread(self._pipe.recv, "the training process"))
+                while (answer := await self._receive()) == HERE:
+                    self._pipe.send((await self._pass(), ()))
             except (OSError, OrlError) as fault:
                 code = self._process.poll()
-                raise EngineError(f"the training process died in `{name}`, exit code {code}: {fault}") from fault
+                raise RankDied(f"the training process died in `{name}`, exit code {code}: {fault}") from fault
         if isinstance(answer, BaseException):
             raise answer
         return answer
 
+    async def _receive(self) -> Any:
+        return await asyncio.wrap_future(interrupt.on_thread(self._pipe.recv, "the training process"))
+
+    async def _pass(self) -> str:
+        """Return GO once all ranks are at the gate, or ABORT if one of them failed."""
+        try:
+            if self._gate:
+                await self._gate.wait()
+        except asyncio.BrokenBarrierError:
+            return ABORT
+        return GO
+
     def stop(self) -> None:
         """Let the child stop its update, if nothing of it is applied yet."""
         with suppress(OSError):  # it died
-            self._pipe.send(("stop", ()))
+            self._pipe.send((STOP, ()))
+
+    def kill(self) -> None:
+        """End the child at once."""
+        self._process.kill()
+
+
+class Ranks:
+    """A child for each of `count` GPUs, used as `async with`. See `Worker`: all update, and the first one saves."""
+
+    def __init__(self, count: int) -> None:
+        self._gate, self._life = asyncio.Barrier(count), AsyncExitStack()
+        self.children = [Child(self._gate) for _ in range(count)]
+
+    async def __aenter__(self) -> Ranks:
+        self._folder = self._life.enter_context(TemporaryDirectory(prefix="orl-"))
+        for child in self.children:
+            await self._life.enter_async_context(child)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._life.aclose()
+
+    async def begin(self, plan: Planned) -> None:
+        """Let each child load the weights."""
+        count, meeting = len(self.children), f"{self._folder}/meeting"
+        await self._all([child.call("begin", plan, rank, count, meeting) for rank, child in enumerate(self.children)])
+
+    async def call(self, name: str, *arguments: Any) -> Any:
+        """Ask all children, or the first one to save. Memory is the most of any, and halvings are counted of all.
+
+        Raises:
+            RankDied: one is gone, so that the others are ended.
+        """
+        if name == "save":
+            return await self.children[0].call(name, *arguments)
+        answers = await self._all([child.call(name, *arguments) for child in self.children])
+        if name != "update":
+            return answers[0]
+        most = {key: max(one[key] for one in answers) for key in ("train_memory_gib",) if key in answers[0]}
+        halved = {key: sum(one[key] for one in answers) for key in ("out_of_memory",) if key in answers[0]}
+        return {**answers[0], **most, **halved}
+
+    async def _all(self, calls: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
+        """Return the answers of all calls. One that fails ends the others, also those that wait for it."""
+        asked = [asyncio.ensure_future(call) for call in calls]
+        left, faults = {*asked}, list[BaseException]()
+        while left:
+            done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+            faults += [asyncio.CancelledError() if one.cancelled() else one.exception() for one in done if failed(one)]
+            if faults and left:
+                await self._gate.abort()
+                for child in self.children if any(isinstance(one, RankDied) for one in faults) else ():
+                    child.kill()
+        if faults:
+            await self._gate.reset()
+            raise faults[0]
+        return [one.result() for one in asked]
+
+    def stop(self) -> None:
+        """Let all children stop their update, if nothing of it is applied yet."""
+        for child in self.children:
+            child.stop()
+
+
+def failed(asked: asyncio.Future[Any]) -> bool:
+    """Return whether a call ended with an error, or was stopped."""
+    return asked.cancelled() or asked.exception() is not None

@@ -2,13 +2,15 @@
 
 Without SGLang it is this process, whose main thread belongs to torch. With SGLang it is a child of the run's process,
 which imports no torch and is no part of a GPU's memory: commands and rows go through a pipe, weights never do. A child
-ends with its parent.
+ends with its parent. With several GPUs there is a child for each. They meet at their pipes before they add gradients,
+so that none waits in a collective for one that is late or dead.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -22,21 +24,23 @@ from orl_rollout.edge.secrets import Scrubber
 from orl_rollout.logs import keep_out
 from orl_rollout.run_folder.checkpoint import lasting_name
 from orl_rollout.training.rows import Row
+from torch import Tensor, distributed
 
 from orl_local.checkpoints import STATE, note, whole
 from orl_local.engine.local_model import load_model, on_device
 from orl_local.engine.lora import load_adapter, with_adapters
 from orl_local.engine.weights import SharedWeights, save_policy
-from orl_local.learner import Learner
+from orl_local.learner import ALONE, Learner, Peers
 from orl_local.options import own_options
 from orl_local.planning import Planned
+from orl_local.policy import ABORT, GO, HERE, STOP
 
 
 class Rank(SharedWeights):
-    """The weights of one run. `check` as in Learner."""
+    """The weights of one run. `check` and `peers` as in Learner."""
 
-    def __init__(self, plan: Planned, check: Callable[[], None]) -> None:
-        self._plan, self._check = plan, check
+    def __init__(self, plan: Planned, check: Callable[[], None], peers: Peers = ALONE) -> None:
+        self._plan, self._check, self._peers = plan, check, peers
         self._loaded: Any = load_model(plan.base, frozen=plan.settings.lora_rank is not None)
         super().__init__(keep=plan.schedule.ahead)
 
@@ -55,7 +59,9 @@ class Rank(SharedWeights):
             if start:
                 load_adapter(model, folder)
         first = start.model if start and settings.kl_coef and not settings.lora_rank else ""  # KL is measured from it
-        self.learner = Learner(model, settings, self._check, on_device(load_model(first)) if first else None)
+        self.learner = Learner(
+            model, settings, self._check, on_device(load_model(first)) if first else None, self._peers
+        )
         if start:
             with boundary(ConfigError, f"reading {folder / STATE}"):
                 state = torch.load(folder / STATE, map_location=model.device, weights_only=True)
@@ -81,6 +87,31 @@ class Rank(SharedWeights):
             note(fresh, folder, plan.start.model if plan.start else lasting_name(plan.name), plan.order, step)
 
 
+class Met(Peers):
+    """Rank `number` of `count`, on the GPU of this number. They find each other by a new file at `meeting`."""
+
+    def __init__(self, number: int, count: int, meeting: str, pipe: Connection[Any, Any]) -> None:
+        self.number, self.count, self._pipe = number, count, pipe
+        os.environ.update(dict.fromkeys(("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"), "lo"))
+        if torch.cuda.is_available():
+            torch.cuda.set_device(number)
+        backend = "nccl" if torch.cuda.is_available() else "gloo"
+        distributed.init_process_group(backend, init_method=f"file://{meeting}", rank=number, world_size=count)
+
+    def add(self, trained: Sequence[Tensor], sums: Tensor, *, applied: bool) -> None:
+        """See Peers. The parent lets all ranks go on once each of them is here."""
+        self._pipe.send(HERE)
+        while (word := self._pipe.recv()[0]) != GO:
+            if word == ABORT:
+                raise OrlError("another rank failed")
+            if not applied:
+                raise Interrupted(SIGNALS[0])
+        for one in trained:
+            one.grad = torch.zeros_like(one) if one.grad is None else one.grad
+        for work in [distributed.all_reduce(one, async_op=True) for one in (sums, *(one.grad for one in trained))]:
+            work.wait()
+
+
 def main() -> None:
     """Serve the parent at the other end of the pipe until it closes the pipe.
 
@@ -92,16 +123,16 @@ def main() -> None:
         if pipe.poll():
             raise Interrupted(SIGNALS[0])
 
-    def begin(plan: Planned) -> None:
+    def begin(plan: Planned, number: int, count: int, meeting: str) -> None:
         nonlocal rank
         keep_out(Scrubber.of(plan.run.config))
-        rank = Rank(plan, check)
+        rank = Rank(plan, check, Met(number, count, meeting, pipe) if count > 1 else ALONE)
 
     rank: Rank | None = None
     with suppress(EOFError):
         while True:
             name, arguments = pipe.recv()
-            if name == "stop":  # it came too late
+            if name in (STOP, ABORT):  # it came too late
                 continue
             try:
                 with boundary(OrlError, "a bug in orl"):

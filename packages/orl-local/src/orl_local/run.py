@@ -30,10 +30,10 @@ from orl_rollout.training.course import Course, OpenPlayer, Record, runtime_of
 from orl_rollout.training.play import Player
 
 from orl_local.engine.engine_plan import graph_options
-from orl_local.engine.served_engine import ServedEngine, Server, Worker, started
-from orl_local.engine.sglang_process import Launch
+from orl_local.engine.served_engine import Engines, ServedEngine, Server, Worker, started
+from orl_local.engine.sglang_process import OWN_SHARE, SHARE, Launch
 from orl_local.planning import Planned, check, planned
-from orl_local.policy import Child, Here, LocalPolicy
+from orl_local.policy import Here, LocalPolicy, Ranks
 
 PACKAGES = ("torch", "transformers", "peft", "openreward", "orl-core", "orl-rollout", "orl-local")
 Drive = Callable[..., Coroutine[Any, Any, None]]  # `_course`, but for its first three arguments
@@ -99,18 +99,21 @@ def _train_beside(plan: Planned, course: Drive) -> None:
         # The child reads once it has imported torch: what is sent must fit into the pipe.
         without_tasks = structs.replace(plan, schedule=structs.replace(plan.schedule, tasks=(), held_out=()))
         async with AsyncExitStack() as opening:
-            child = await opening.enter_async_context(Child())
-            served = opening.enter_context(open_engine(plan, child))
-            engine, _ = await asyncio.gather(opening.enter_async_context(served), child.call("begin", without_tasks))
-            policy = LocalPolicy(child, engine, ahead=plan.schedule.ahead)
-            await course(policy, await child.call("place"), engine.gone)
+            ranks = await opening.enter_async_context(Ranks(plan.ranks))
+            senders = {gpu: ranks.children[gpu if gpu < plan.ranks else 0] for gpu in plan.engine.gpus}
+            engines = Engines(
+                {opening.enter_context(open_engine(plan, rank, gpu)): rank for gpu, rank in senders.items()}
+            )
+            await asyncio.gather(opening.enter_async_context(engines), ranks.begin(without_tasks))
+            policy = LocalPolicy(ranks, engines, ahead=plan.schedule.ahead)
+            await course(policy, await ranks.call("place"), engines.gone)
 
     interrupt.run(train_now())
 
 
 @contextmanager
-def open_engine(plan: Planned, rank: Worker) -> Generator[ServedEngine]:
-    """Start the SGLang of a run, if it is not at an address, and yield its engine, which is to be entered.
+def open_engine(plan: Planned, rank: Worker, gpu: int) -> Generator[ServedEngine]:
+    """Start an SGLang on `gpu`, if it is not at an address, and yield its engine, which is to be entered.
 
     The memory of the GPU that SGLang takes is a share of what is free when it starts, so the rank loads the model on
     the CPU before. SGLang does not start with a longer context than the model was made for.
@@ -125,11 +128,13 @@ def open_engine(plan: Planned, rank: Worker) -> Generator[ServedEngine]:
             server = Server(url=plan.engine.url, context_tokens=context, folder=Path(folder), timeouts=patience)
             yield ServedEngine(rank, server)
             return
-        rollouts = (trainer.rollout_batch_size or 1) * plan.schedule.group_size
+        rollouts = -(-(trainer.rollout_batch_size or 1) * plan.schedule.group_size // len(plan.engine.gpus))
         launch = Launch(
             model=plan.base,
             context_tokens=context,
             seed=trainer.seed,
+            gpu=gpu,
+            share=OWN_SHARE if plan.engine.apart else SHARE,
             memory_saver=plan.releases and find_spec("torch_memory_saver") is not None,
             extra=(*graph_options(rollouts, options), *options),
         )

@@ -19,10 +19,10 @@ from orl_local.engine.sglang_process import MEMORY_SHARE, SHARE, source_of_sglan
 from orl_local.settings import TINY
 
 PREFIX = "--sglang-"
-# Options that orl sets. One GPU trains and samples, so SGLang runs on it alone.
+# Options that orl sets. Each SGLang runs on one GPU.
 _OWNED = (
     "model model-path host port context-length dtype random-seed weight-version skip-tokenizer-init "
-    "enable-memory-saver tp tp-size tensor-parallel-size pp pp-size pipeline-parallel-size dp dp-size "
+    "enable-memory-saver base-gpu-id gpu-id-step tp tp-size tensor-parallel-size pp pp-size pipeline-parallel-size dp dp-size "
     "data-parallel-size"
 )
 OWNED = frozenset(_OWNED.split())
@@ -32,15 +32,19 @@ LARGE_GPU, OWN_GRAPHS = 60 << 30, 256  # bytes from which SGLang captures decode
 class EngineChoice(Struct, frozen=True, kw_only=True):
     """The engine: "sglang", "transformers" or the address of an SGLang that the user serves, and why it is that one.
 
-    `options` are words of the command of an SGLang that orl starts.
+    `options` are words of the command of an SGLang that orl starts, `gpus` those on which one runs each. `apart`: none
+    of these trains.
     """
 
     engine: str
     reason: str
     options: tuple[str, ...] = ()
+    gpus: tuple[int, ...] = (0,)
+    apart: bool = False
 
     def __str__(self) -> str:
-        return f"engine: {self.engine}, because {self.reason}"
+        where = f" on GPUs {', '.join(map(str, self.gpus))}" if self.gpus != (0,) else ""
+        return f"engine: {self.engine}{where}, because {self.reason}"
 
     @property
     def url(self) -> str:
@@ -49,9 +53,9 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
 
     @property
     def memory_share(self) -> float | None:
-        """The share of the GPU that the engine takes during training; None if the model itself is the engine."""
-        if self.engine != "sglang":
-            return 0.0 if self.url else None
+        """The share of a GPU that trains which the engine takes; None if the model itself is the engine."""
+        if self.engine != "sglang" or self.apart:
+            return 0.0 if self.url or self.apart else None
         shares = re.findall(rf"{MEMORY_SHARE}[= ](\d*\.?\d+)", " ".join(self.options))
         return float(shares[-1]) if shares else SHARE
 

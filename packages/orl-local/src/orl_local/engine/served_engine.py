@@ -8,7 +8,7 @@ weights are in another process (`rank`), which sends them. It knows neither task
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -16,8 +16,10 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 from orl_core.errors import EngineError, OrlError
+from orl_core.trajectory import Generation
 from orl_rollout.engine_connection import Timeouts
 from orl_rollout.logs import logger_of
+from orl_rollout.loop.engine import Engine
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.sglang.client import SglangEngine
 
@@ -231,6 +233,57 @@ class ServedEngine:
         sent = await self._rank.call("fingerprints")
         if not await self._survives(partial(self._check.after_sync, sent)):
             await self._process.restart(self._server.folder, version)  # which says that it died twice
+
+
+class Engines:
+    """The engines of a run as one, each with the rank that sends it weights. Used as `async with`.
+
+    A rollout stays with its engine, whose cache knows its ids; the next rollout goes to the next engine. `gone` as in
+    ServedEngine.
+    """
+
+    def __init__(self, ranks: Mapping[ServedEngine, Worker]) -> None:
+        self._ranks, self._life, self._seats = ranks, AsyncExitStack(), dict[str, SglangEngine]()
+
+    async def __aenter__(self) -> Engines:
+        await asyncio.gather(*map(self._life.enter_async_context, self._ranks))
+        self.gone = asyncio.get_running_loop().create_future()
+        for engine in self._ranks:
+            engine.gone.add_done_callback(self._lost)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._life.aclose()
+
+    def client(self) -> Engine:
+        """Return what asks the engine of a rollout."""
+        return self
+
+    async def generate(self, ids: Sequence[int], sampling: Mapping[str, Any], *, key: str) -> Generation:
+        """See `orl_rollout.loop.engine.Engine`."""
+        clients = [engine.client() for engine in self._ranks]
+        seat = self._seats.setdefault(key, clients[len(self._seats) % len(clients)])
+        return await seat.generate(ids, sampling, key=key)
+
+    async def publish(self, version: str) -> dict[str, float]:
+        """See `ServedEngine.publish`. A rank serves one engine after the other."""
+        self._seats.clear()
+
+        async def serve(rank: Worker) -> list[dict[str, float]]:
+            return [await engine.publish(version) for engine, its in self._ranks.items() if its is rank]
+
+        answers = await asyncio.gather(*map(serve, {*self._ranks.values()}))
+        metrics = [metrics for several in answers for metrics in several]
+        restarts = sum(one.get(RESTARTS, 0.0) for one in metrics)
+        return {**metrics[0], **({RESTARTS: restarts} if restarts else {})}
+
+    async def release(self) -> None:
+        """See `ServedEngine.release`."""
+        await asyncio.gather(*(engine.release() for engine in self._ranks))
+
+    def _lost(self, gone: asyncio.Future[None]) -> None:
+        if not gone.cancelled() and not self.gone.done():
+            self.gone.set_exception(gone.exception() or EngineError("an engine is gone"))
 
 
 @contextmanager

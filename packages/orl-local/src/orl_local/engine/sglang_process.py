@@ -32,7 +32,11 @@ logger = logger_of("orl")
 
 LOG = "engine.log"  # in the run's folder
 PROGRAM = (sys.executable, "-P", "-m", "sglang.launch_server")
-MEMORY_SHARE, SHARE = "--mem-fraction-static", 0.5
+MEMORY_SHARE, SHARE, OWN_SHARE = (
+    "--mem-fraction-static",
+    0.5,
+    0.85,
+)  # of a GPU that also trains, and of one that does not
 START_SECONDS = 900.0  # a first start compiles kernels
 DEATH_SECONDS = 20.0  # from the end of its HTTP server to that of its processes
 POLL_SECONDS = 0.1
@@ -46,7 +50,7 @@ CLASHING = frozenset({"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "SGLANG_M
 
 
 class Launch(Struct, frozen=True, kw_only=True):
-    """The server to start. `memory_saver` lets it give memory back while the trainer works.
+    """The server to start, on `gpu`, of which it takes `share`. `memory_saver` lets it give memory back meanwhile.
 
     `extra` are words of its command, which come last.
     """
@@ -56,6 +60,8 @@ class Launch(Struct, frozen=True, kw_only=True):
     seed: int = 0
     weight_version: str = "0"
     memory_saver: bool = True
+    gpu: int = 0
+    share: float = SHARE
     extra: tuple[str, ...] = ()
     program: tuple[str, ...] = PROGRAM
 
@@ -68,7 +74,8 @@ def command_of(launch: Launch, port: int) -> list[str]:
         "--port": port,
         "--context-length": launch.context_tokens,
         "--dtype": "bfloat16",
-        MEMORY_SHARE: SHARE,
+        MEMORY_SHARE: launch.share,
+        **({"--base-gpu-id": launch.gpu} if launch.gpu else {}),
         "--random-seed": launch.seed,
         "--weight-version": launch.weight_version,
     }
@@ -105,7 +112,7 @@ class SglangProcess:
     def __init__(self, launch: Launch, folder: Path, environment: Mapping[str, str]) -> None:
         self._launch = launch
         self._environment = environment
-        self._log = folder / LOG
+        self._log = folder / (f"engine-{launch.gpu}.log" if launch.gpu else LOG)
         self._port = free_port()
         self._life = ExitStack()
         self._restarted = False  # since the last batch that it served

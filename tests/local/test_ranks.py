@@ -1,0 +1,184 @@
+"""Ranks of a run train as one: the same gradients for each algorithm, and an end in bounded time when one dies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from orl_core.errors import EngineError, OrlError
+from orl_local.batch import Member, part_of
+from orl_local.engine.served_engine import Engines, Server, ServedEngine
+from orl_local.learner import Peers
+from orl_local.planning import planned
+from orl_local.policy import LocalPolicy, Ranks
+from orl_rollout.run_folder.contract import Run
+from orl_rollout.training.rows import Row
+from safetensors.torch import load_file
+from torch import Tensor
+
+from tests.kit.quick import every_fifth
+from tests.local.distance import ROUNDING, distance
+from tests.local.fakes import make_run
+from tests.local.stand_in import Direct, served
+from tests.local.test_learner import CASES, same
+from tests.local.updates import Step, learner_of, rows_for, step_of
+
+RANKS = 2
+
+
+def member(rollout: int, length: int) -> Member:
+    return Member(rollout=rollout, token_ids=(1,) * length, places=[], ids=None, alone=True)  # pyright: ignore[reportArgumentType]
+
+
+@given(rows=st.lists(st.tuples(st.integers(0, 8), st.integers(1, 50)), max_size=30), count=st.integers(1, 4))
+def test_each_rank_has_whole_rollouts_of_about_as_many_ids(rows: list[tuple[int, int]], count: int) -> None:
+    members = [member(*row) for row in rows]
+    parts = [part_of(members, number, count) for number in range(count)]
+    assert sorted(id(one) for part in parts for one in part) == sorted(map(id, members))
+    owners = [{one.rollout for one in part} for part in parts]
+    assert sum(map(len, owners)) == len({one.rollout for one in members})
+    sizes = [sum(len(one.token_ids) for one in part) for part in parts]
+    rollouts = [sum(len(one.token_ids) for one in members if one.rollout == rollout) for rollout, _ in rows]
+    assert max(sizes) - min(sizes) <= max(rollouts, default=0)
+
+
+class Thread(Peers):
+    """A rank on a thread: all add what they have on a table."""
+
+    def __init__(self, number: int, count: int, table: dict[int, list[Tensor]], barrier: Barrier) -> None:
+        self.number, self.count, self._table, self._barrier = number, count, table, barrier
+
+    def add(self, trained: Sequence[Tensor], sums: Tensor, *, applied: bool) -> None:
+        for one in trained:
+            one.grad = torch.zeros_like(one) if one.grad is None else one.grad
+        own = [sums, *(one.grad for one in trained if one.grad is not None)]
+        self._table[self.number] = [one.clone() for one in own]
+        self._barrier.wait(60)
+        for place, one in enumerate(own):
+            one.copy_(sum(self._table[number][place] for number in range(self.count)))
+        self._barrier.wait(60)
+
+
+def together(checkpoint: Path, rows: Sequence[Row], count: int, **changes: Any) -> list[Step]:
+    """Return the step of each of `count` ranks."""
+    table, barrier = dict[int, list[Tensor]](), Barrier(count)
+    learners = [
+        learner_of(checkpoint, peers=Thread(number, count, table, barrier), **changes) for number in range(count)
+    ]
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(lambda learner: step_of(learner, rows), learners))
+
+
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("case", every_fifth(CASES))
+def test_ranks_have_the_gradients_of_one(checkpoint: Path, model: Any, case: str, split: bool) -> None:
+    """Three ranks have unequal rows; of seven, one has none."""
+    rows, changes = rows_for(model, split=split), {"updates": 2, "lr": 1e-2, **CASES[case]}
+    expected = step_of(learner_of(checkpoint, **changes), rows)
+    for count in (3, 7):
+        for found in together(checkpoint, rows, count, **changes):
+            same(found, expected)
+
+
+def rows_of_a_run(model: Any) -> list[Row]:
+    return rows_for(model, split=True)
+
+
+def weights_of(folder: Path) -> list[Tensor]:
+    return [*load_file(folder / "model.safetensors").values()]
+
+
+def run_of(folder: Path, checkpoint: Path, **trainer: Any) -> Run:
+    return make_run(folder, checkpoint, max_logprob_difference=1e9, **trainer)
+
+
+async def trained(run: Run, rows: Sequence[Row], count: int, folder: Path) -> list[dict[str, int]]:
+    """Make a step with `count` ranks, save it in `folder`, and return the fingerprints of each rank."""
+    async with Ranks(count) as ranks:
+        await ranks.begin(planned(run))
+        await ranks.call("place")
+        assert (await ranks.call("update", [*rows], 1))["grad_norm"] > 0
+        await ranks.call("save", folder, 1)
+        return [await child.call("fingerprints") for child in ranks.children]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [None, 4])
+async def test_processes_train_as_one(checkpoint: Path, tmp_path: Path, model: Any, rank: int | None) -> None:
+    run, rows = run_of(tmp_path / "run", checkpoint, lora_rank=rank), rows_of_a_run(model)
+    await trained(run, rows, 1, tmp_path / "one")
+    first, second = await trained(run, rows, RANKS, tmp_path / "two")
+    assert first == second
+    assert distance(weights_of(tmp_path / "two"), weights_of(tmp_path / "one")) < ROUNDING
+    assert distance(weights_of(tmp_path / "two"), weights_of(checkpoint)) > 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", range(RANKS))
+async def test_death_of_a_rank_ends_the_others(checkpoint: Path, tmp_path: Path, model: Any, victim: int) -> None:
+    run, rows = run_of(tmp_path / "run", checkpoint, num_rollout=1000), rows_of_a_run(model)
+    async with Ranks(RANKS) as ranks:
+        await ranks.begin(planned(run))
+        await ranks.call("place")
+        policy = LocalPolicy(ranks, Engines({}))
+
+        async def steps() -> None:
+            for step in range(1, 1000):
+                await policy.update(rows, step)
+
+        training = asyncio.create_task(steps())
+        await asyncio.sleep(1.0)
+        processes = [one for one in psutil.Process().children() if "orl_local.rank" in one.cmdline()]
+        processes[victim].kill()
+        with pytest.raises(EngineError):
+            await asyncio.wait_for(training, 30)
+        with pytest.raises(OrlError):
+            await asyncio.wait_for(ranks.call("save", tmp_path / "saved", 1), 30)
+    assert not (tmp_path / "saved").exists()
+
+
+@pytest.mark.slow
+async def test_rank_without_memory_ends_the_step_of_all(checkpoint: Path, tmp_path: Path, model: Any) -> None:
+    """A batch that one rank refuses is applied in none."""
+    run, rows = make_run(tmp_path / "run", checkpoint, max_logprob_difference=1e-9), rows_of_a_run(model)
+    async with Ranks(RANKS) as ranks:
+        await ranks.begin(planned(run))
+        await ranks.call("place")
+        before = [await child.call("fingerprints") for child in ranks.children]
+        with pytest.raises(EngineError, match="differ"):
+            await asyncio.wait_for(ranks.call("update", rows, 1), 60)
+        assert [await child.call("fingerprints") for child in ranks.children] == before
+
+
+async def test_rollouts_stay_with_their_engine(tmp_path: Path, model: Any) -> None:
+    asked = {"max_new_tokens": 3, "temperature": 1.0, "stop_token_ids": []}
+    rank = Direct(model)
+    with served() as (first, _), served() as (second, _):
+        servers = (first, second)
+        for number, server in enumerate(servers):
+            server.score = lambda _prompt, ids: [-1.0] * len(ids)
+            (tmp_path / str(number)).mkdir()
+        engines = Engines(
+            {
+                ServedEngine(rank, Server(url=one.url, context_tokens=4096, folder=tmp_path / str(number))): rank
+                for number, one in enumerate(servers)
+            }
+        )
+        async with engines:
+            await engines.publish("0")
+            for turn in range(3):
+                for rollout in range(4):
+                    await engines.client().generate((1, 2, turn), asked, key=f"train/1/{rollout}")
+            await engines.release()
+        counts = [sum("input_ids" in one.body for one in server.requests) for server in servers]
+        assert counts == [6, 6]
+        assert [server.weight_version for server in servers] == ["0", "0"]
