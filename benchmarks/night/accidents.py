@@ -1,4 +1,4 @@
-"""Accidents that a healthy run survives, and two sick runs that must end.
+"""Accidents that a healthy run survives, and a sick run that must end.
 
 A healthy run has each planned rollout in its journal once, with its reward. A sick one must not train on nothing.
 """
@@ -8,11 +8,9 @@ from __future__ import annotations
 import random
 import time
 
-from benchmarks.night.processes import small_disk
 from benchmarks.night.scenario import PLAY_SECONDS, Drive, Night, healthy_end, last_line
-from benchmarks.night.verdict import Verdict, named_in, open_to_others
+from benchmarks.night.verdict import Verdict, named_in
 
-DISK_BYTES = 32 << 20
 PATIENCE = 20.0  # seconds that a run waits for a dead environment
 END_SECONDS = 120.0  # for a run to end after its patience
 
@@ -33,20 +31,6 @@ def outage(night: Night, seconds: float) -> Verdict:
             drive.environment.start()
             ending = Verdict(scenario=scenario)
             healthy_end(running, PLAY_SECONDS, ending)
-        return drive.judged(ending)
-
-
-def busy(night: Night) -> Verdict:
-    """Let the environment server answer 429 to openings for a while."""
-    seconds = night.wait(20.0)
-    scenario = f"429 for {seconds:g} s"
-    with Drive(night, scenario, 480) as drive:
-        with drive.driver() as running:
-            drive.until(moment(night, scenario), running)
-            drive.environment.ask(f"/night/busy?seconds={seconds:g}")
-            ending = Verdict(scenario=scenario)
-            healthy_end(running, seconds + PLAY_SECONDS, ending)
-        ending.notes.append(f"{drive.environment.ask('/night/busy')['refused']} openings refused")
         return drive.judged(ending)
 
 
@@ -83,30 +67,10 @@ def kills(night: Night) -> Verdict:
             named = named_in(drive.folder)
             unnamed += sum(not {sid, name} & named for sid, name in sessions.items() if sid not in open_before)
             open_before |= sessions.keys()
-        ending = Verdict(scenario=scenario, lost=unnamed, unclear=int(bool(readable := open_to_others(drive.folder))))
+        ending = Verdict(scenario=scenario, lost=unnamed)
         with drive.driver() as running:
             healthy_end(running, PLAY_SECONDS, ending)
         ending.notes.append(f"{len(open_before)} sessions open at the SIGKILLs, {unnamed} of them named nowhere")
-        ending.notes += [f"{name} can be read by others" for name in readable]
-        return drive.judged(ending)
-
-
-def full_journal(night: Night) -> Verdict:
-    """Fill the disk of the journal in mid-batch: the run ends with one line. With room, the next one continues."""
-    scenario = "full disk in the journal"
-    with (
-        small_disk(night.folder / "journal-disk", DISK_BYTES) as disk,
-        Drive(night, scenario, 320, folder=disk.folder / "run") as drive,
-    ):
-        with drive.driver() as running:
-            drive.until(moment(night, scenario), running)
-            disk.fill(running)
-            code, said = running.wait(PLAY_SECONDS), last_line(running)
-        disk.empty()
-        ending = Verdict(scenario=scenario, unclear=int(code != 1 or not said.startswith("ended: ")))
-        ending.notes.append(said)
-        with drive.driver() as running:
-            healthy_end(running, PLAY_SECONDS, ending)
         return drive.judged(ending)
 
 
@@ -123,20 +87,5 @@ def dead_environment(night: Night) -> Verdict:
     verdict.lost = 0  # a dead environment loses them
     verdict.went_on = int(not code)
     verdict.unclear = int(bool(code) and "ended: " not in said)
-    verdict.notes.insert(0, f"exit code {code}: {said}")
-    return verdict
-
-
-def silent_agent(night: Night) -> Verdict:
-    """Play with a program that prints its usage, asks for nothing and exits 0."""
-    scenario = "agent never asks"
-    agent = {"command": ["/bin/sh", "-c", "echo 'usage: agent [--help] TASK'"]}
-    with Drive(night, scenario, 128, agent=agent) as drive:
-        with drive.driver() as running:
-            code = running.wait(PLAY_SECONDS)
-            said = last_line(running)
-        verdict = drive.judged(Verdict(scenario=scenario))
-    verdict.lost = 0
-    verdict.went_on = int(code is None or verdict.wrong > 0)
     verdict.notes.insert(0, f"exit code {code}: {said}")
     return verdict

@@ -1,24 +1,22 @@
 """The environment of the night, on the OpenReward SDK's own server, in a process that may be killed.
 
 A task says how many calls its episode takes and what the last one pays, so that the reward of each rollout is known
-before it is played. The server also answers the benchmark: which rollouts have a session, and "be busy for a while".
+before it is played. The server also tells the benchmark which rollouts have a session.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import time
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs
 
 import uvicorn
 from openreward.environments import Environment, Server, TextBlock, ToolOutput, tool
+from starlette.responses import JSONResponse
 
 from benchmarks.servers import announce, read_settings, wait_for_the_end
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import Receive, Scope, Send
 
 STEP_REWARD = 0.125  # of each call but the last; exact in binary
 BACKLOG = 4096
@@ -56,42 +54,18 @@ class Shift(Environment):
 
 
 class Front:
-    """Answers the benchmark's own questions before the server, and 429 to openings while the server is busy."""
+    """Tells the benchmark the sessions that are open, with the names of their rollouts."""
 
     def __init__(self, server: Server) -> None:
-        self._server = server
-        self._app: ASGIApp = server.app
-        self._busy_until = 0.0
-        self._refused = 0
+        self._server, self._app = server, server.app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path: str = scope.get("path", "")
-        if scope["type"] == "http" and path.startswith("/night/"):
-            await reply(send, 200, self._answer(path, scope["query_string"].decode()))
-        elif path == "/create_session" and time.monotonic() < self._busy_until:
-            self._refused += 1
-            await reply(send, 429, {"detail": "too many sessions"})
-        else:
+        if scope.get("path") != "/night/open":
             await self._app(scope, receive, send)
-
-    def _answer(self, path: str, query: str) -> Any:
-        """Return the sessions with the names of their rollouts, or how many openings were refused so far."""
-        if path == "/night/open":
-            sessions = list(self._server._active_envs.items())
-            return {sid: str(one.task_spec.get("name")) for sid, one in sessions if one is not None}
-        if given := parse_qs(query).get("seconds"):
-            self._busy_until = time.monotonic() + float(given[0])
-        return {"refused": self._refused}
-
-
-async def reply(send: Send, status: int, body: Any) -> None:
-    """Answer with JSON."""
-    content = json.dumps(body).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
-    if status == 429:
-        headers.append((b"retry-after", b"1"))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": content})
+            return
+        sessions = list(self._server._active_envs.items())
+        named = {sid: str(one.task_spec.get("name")) for sid, one in sessions if one is not None}
+        await JSONResponse(named)(scope, receive, send)
 
 
 async def main() -> None:

@@ -1,4 +1,4 @@
-"""Processes of the night, and a small disk. Each process is ended by its id when its scenario ends.
+"""Processes of the night. Each process is ended by its id when its scenario ends.
 
 A server reads its settings from stdin, prints its address, and goes when stdin closes (`benchmarks.servers`), so that
 none outlives the benchmark. It can be killed and started again at the same address.
@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import resource
-import shutil
 import signal
 import socket
 import subprocess
@@ -26,7 +24,6 @@ from benchmarks.servers import ROOT, child_environment, start_server
 POLL = 0.1  # seconds between two looks at a process or a file
 START_SECONDS = 300.0  # for a server to import its libraries on a loaded machine
 STOP_SECONDS = 10.0
-MOUNT_SECONDS = 20.0
 PORTS = range(20_000, 32_000)  # below those that the kernel gives to clients, so that a dead server's port stays free
 
 
@@ -151,43 +148,3 @@ def program(words: Sequence[str], log: Path) -> Generator[Program]:
         yield running
     finally:
         running.end()
-
-
-class SmallDisk:
-    """The disk of `folder`. Without a disk of its own, the files of one program are limited instead."""
-
-    def __init__(self, folder: Path, *, mounted: bool) -> None:
-        self.folder = folder
-        self._mounted = mounted
-        self._ballast = folder / "ballast"
-
-    def fill(self, running: Program) -> None:
-        """Leave no room on the disk, or for the files that the program writes."""
-        if not self._mounted:
-            resource.prlimit(running.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
-            return
-        with self._ballast.open("wb") as ballast:
-            os.posix_fallocate(ballast.fileno(), 0, shutil.disk_usage(self.folder).free)
-
-    def empty(self) -> None:
-        """Make room again."""
-        self._ballast.unlink(missing_ok=True)
-
-
-@contextmanager
-def small_disk(folder: Path, size: int) -> Generator[SmallDisk]:
-    """Mount a disk of `size` bytes at the new folder, for the length of the block."""
-    folder.mkdir()
-    mounted = _runs("mount", "-t", "tmpfs", "-o", f"size={size}", "orl-night", str(folder))
-    try:
-        yield SmallDisk(folder, mounted=mounted)
-    finally:
-        if mounted:
-            _runs("umount", "--lazy", str(folder))
-
-
-def _runs(*words: str) -> bool:
-    try:
-        return not subprocess.run(words, check=False, capture_output=True, timeout=MOUNT_SECONDS).returncode
-    except (OSError, subprocess.TimeoutExpired):
-        return False

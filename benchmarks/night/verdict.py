@@ -107,10 +107,5 @@ def named_in(folder: Path) -> set[str]:
     return named
 
 
-def open_to_others(folder: Path) -> list[str]:
-    """Return the lists of open sessions in `folder` that another user can read."""
-    return [path.name for path in folder.glob(SESSIONS) if path.stat().st_mode & 0o077]
-
-
 def _lines(path: Path, kind: type[T]) -> list[T]:
     return [msgspec.json.decode(line, type=kind) for line in path.read_bytes().splitlines()] if path.is_file() else []
