@@ -1,4 +1,4 @@
-"""Agents at the gateway: CPU of a turn at a long history against the built-in loop's, and many episodes.
+"""Agents at the gateway: CPU of a turn at a long history against the built-in loop's.
 
 A turn has 505 ids. CPU is that of this process alone, all threads, for each request to the engine, over twenty turns
 around a history. SGLang's stand-in and the agents are other processes: an agent builds and sends its whole history with
@@ -19,7 +19,7 @@ from typing import Any
 
 from orl_core.limits import Limits
 from orl_core.messages import TextBlock, ToolResult, ToolSpec, text_message
-from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory
+from orl_core.trajectory import Generation, RolloutSpec, Trajectory
 from orl_gateway import AgentEpisode
 from orl_gateway.agent.agent_player import AgentPlayer
 from orl_rollout.loop.engine import Engine
@@ -30,9 +30,8 @@ from orl_testing import ScriptedSession
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.servers import many_files, served
+from benchmarks.servers import served
 from benchmarks.world import CONTEXT, TASK, TURN, World, make_world
-from tests.kit.playing_agent import plays
 
 TARGET_RATIO = 1.5
 WINDOWS = (10, 60, 110)  # turns at whose history a turn is measured
@@ -88,9 +87,7 @@ def run(console: Console, *, quick: bool) -> list[str]:
     world = make_world(quick=quick)
     turns, rounds = (12, 1) if quick else (max(WINDOWS) + AROUND + 2, 9)
     with served("engine", answer=world.action, decode_seconds=0.0, prefill_seconds=0.0) as url:
-        complaints = asyncio.run(side_by_side(console, world, url, turns=turns, rounds=rounds))
-        complaints += asyncio.run(at_once(console, world, url, episodes=8 if quick else 256))
-    return complaints
+        return asyncio.run(side_by_side(console, world, url, turns=turns, rounds=rounds))
 
 
 async def side_by_side(console: Console, world: World, url: str, *, turns: int, rounds: int) -> list[str]:
@@ -115,20 +112,3 @@ async def side_by_side(console: Console, world: World, url: str, *, turns: int, 
         table.add_row(str(window), f"{window * TURN:,}", *medians, f"{ratio:.2f}")
     console.print(table)
     return complaints
-
-
-async def at_once(console: Console, world: World, url: str, *, episodes: int) -> list[str]:
-    """Play many episodes at the same moment with an agent of this process; what went wrong."""
-    many_files()
-    started = time.monotonic()
-    player = AgentPlayer(plays)
-    async with SglangEngine(url, context_tokens=CONTEXT) as engine:
-        played = await asyncio.gather(*(play(player, world, 2, engine) for _ in range(episodes)))
-    seconds = time.monotonic() - started
-    faults = [one.error or one.ending for one in played if one.stop_reason is not StopReason.MAX_TURNS]
-    table = Table("", "measured", "target")
-    table.add_row("episodes at once, of 2 turns", f"{episodes:,}", "")
-    table.add_row("faults", f"{len(faults):,}", "0")
-    table.add_row("wall, s", f"{seconds:.1f}", "")
-    console.print(table)
-    return [f"{len(faults)} episodes: {faults[0]}"] if faults else []
