@@ -1,13 +1,13 @@
 """`python -m benchmarks.throughput --url URL --model FOLDER`: our rollouts against a bare client's requests.
 
 Ids per second of two clients that play the same mix against one SGLang server, measured in interleaved rounds with an
-empty prefix cache, and how much of the prompts came from that cache. Both have as many conversations in the server at
+empty prefix cache. Both have as many conversations in the server at
 once, of as many turns; each turn adds the same number of new ids to the prompt and asks for the same number of ids of
 answer, and the answers stay in the context. Ours is the whole loop: it renders, parses and calls. The bare client posts
 the bodies that ours posts, without knowing what is in them. It is no part of `just bench`, because it needs a GPU:
 FOLDER is what `benchmarks.throughput_model` makes, served with
 
-    python -m sglang.launch_server --model-path FOLDER --load-format dummy --dtype bfloat16 --enable-cache-report
+    python -m sglang.launch_server --model-path FOLDER --load-format dummy --dtype bfloat16
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -49,34 +48,18 @@ CALL = '\n<tool_call>\n{"name": "run", "arguments": {"command": "ls"}}\n</tool_c
 
 
 class Mix(Struct, frozen=True, kw_only=True):
-    """Sizes of a run, in token ids: the first prompt, then `turns` answers of `action` with `new` ids between them.
-
-    `shared` ids begin every conversation of ours.
-    """
+    """Sizes of a run, in token ids: the first prompt, then `turns` answers of `action` with `new` ids between them."""
 
     rollouts: int
     turns: int
     action: int
     new: int
     prompt: int = 0
-    shared: int = 0
 
     @property
     def generated(self) -> int:
         """The ids that the server generates."""
         return self.rollouts * self.turns * self.action
-
-    @property
-    def prompts(self) -> int:
-        """The ids of all prompts."""
-        between = self.turns * (self.turns - 1) // 2
-        return self.rollouts * (self.turns * self.prompt + between * (self.action + self.new))
-
-    @property
-    def known(self) -> int:
-        """Count those that the server can have seen: all but the new ones."""
-        new = self.rollouts * (self.prompt + (self.turns - 1) * self.new)
-        return self.prompts - new + (self.rollouts - 1) * self.shared
 
     @property
     def context(self) -> int:
@@ -85,12 +68,10 @@ class Mix(Struct, frozen=True, kw_only=True):
 
 
 class Played(Struct, frozen=True, kw_only=True):
-    """One run: wall seconds, ids generated, ids of prompts, how many of these came from the prefix cache; faults."""
+    """One run: wall seconds, ids generated, faults."""
 
     seconds: float
     generated: int
-    prompts: int
-    cached: int
     faults: list[str] = []
 
 
@@ -108,10 +89,8 @@ class Deck:
         if room < 1:
             raise SystemExit(f"--new {mix.new}: a call and a result without a word are {mix.new - room} ids")
         self.said = self.text(room, chance)
-        openings = [asyncio.run(Noted(self, seed).open(TASK)) for seed in range(2)]
-        ids = [self.renderer.open(opening.messages, opening.tools) for opening in openings]
-        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*ids, strict=False)))
-        self.mix = structs.replace(mix, prompt=len(ids[0]), shared=shared)
+        opening = asyncio.run(Noted(self, 0).open(TASK))
+        self.mix = structs.replace(mix, prompt=len(self.renderer.open(opening.messages, opening.tools)))
 
     def text(self, count: int, chance: random.Random) -> str:
         """A text of `count` ids."""
@@ -175,20 +154,15 @@ async def ours(url: str, deck: Deck) -> Played:
 
 
 def counted(trajectories: Sequence[Trajectory], mix: Mix, call: int, seconds: float) -> Played:
-    """The books of our rollouts; a fault for each that did not play all its turns."""
-    generated = prompts = cached = 0
-    faults: list[str] = []
-    for trajectory in trajectories:
-        context = 0
-        for turn in trajectory.turns:
-            context += len(turn.observation)
-            prompts += context
-            context += len(turn.action_ids)
-            generated += len(turn.action_ids) - call * len(turn.generations)
-            cached += sum(generation.cached_tokens for generation in turn.generations)
-        if trajectory.stop_reason is not StopReason.MAX_TURNS or len(trajectory.turns) != mix.turns:
-            faults.append(f"{trajectory.stop_reason} after {len(trajectory.turns)} turns {trajectory.error}".strip())
-    return Played(seconds=seconds, generated=generated, prompts=prompts, cached=cached, faults=faults)
+    """The ids that the server generated for our rollouts; a fault for each that did not play all its turns."""
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    generated = sum(len(turn.action_ids) - call * len(turn.generations) for turn in turns)
+    faults = [
+        f"{one.stop_reason} after {len(one.turns)} turns {one.error}".strip()
+        for one in trajectories
+        if one.stop_reason is not StopReason.MAX_TURNS or len(one.turns) != mix.turns
+    ]
+    return Played(seconds=seconds, generated=generated, faults=faults)
 
 
 async def bare(url: str, deck: Deck) -> Played:
@@ -197,10 +171,8 @@ async def bare(url: str, deck: Deck) -> Played:
     known: list[int] = deck.hf.encode("".join(deck.words[:1000]), add_special_tokens=False)
     sampling = {"temperature": 1.0, "ignore_eos": True, "max_new_tokens": mix.action, "no_stop_trim": True}
     rest = {"sampling_params": {**sampling, "skip_special_tokens": False}, "return_logprob": True}
-    cached = 0
 
     async def play(number: int, http: aiohttp.ClientSession) -> None:
-        nonlocal cached
         chance = random.Random(number)
         headers = {"X-SMG-Routing-Key": f"{number:032d}", "Content-Type": "application/json"}
         ids = chance.choices(known, k=mix.prompt)
@@ -209,14 +181,13 @@ async def bare(url: str, deck: Deck) -> Played:
             async with http.post(f"{url}/generate", data=body, headers=headers) as response:
                 answer = msgspec.json.decode(await response.read())
             ids += [*answer["output_ids"], *chance.choices(known, k=mix.new)]
-            cached += answer["meta_info"]["cached_tokens"]
 
     started = time.monotonic()
     timeout = aiohttp.ClientTimeout(total=900.0)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as http:
         await asyncio.gather(*(play(number, http) for number in range(mix.rollouts)))
     seconds = time.monotonic() - started
-    return Played(seconds=seconds, generated=mix.generated, prompts=mix.prompts, cached=cached)
+    return Played(seconds=seconds, generated=mix.generated)
 
 
 async def flush(url: str) -> None:
@@ -244,14 +215,12 @@ async def play(url: str, deck: Deck, rounds: int) -> dict[str, list[Played]]:
     return runs
 
 
-def table(mix: Mix, runs: dict[str, list[Played]]) -> Table:
+def table(runs: dict[str, list[Played]]) -> Table:
     """The medians of each client."""
     rates = {name: statistics.median(run.generated / run.seconds for run in of) for name, of in runs.items()}
-    shares = {name: statistics.median(run.cached / run.prompts for run in of) for name, of in runs.items()}
-    shown = Table("client", "generated ids a second", "of the bare client's", "cached ids of prompt ids", "at most")
+    shown = Table("client", "generated ids a second", "of the bare client's")
     for name, rate in rates.items():
-        ratio = rate / rates["bare client"]
-        shown.add_row(name, f"{rate:,.0f}", f"{ratio:.3f}", f"{shares[name]:.4f}", f"{mix.known / mix.prompts:.4f}")
+        shown.add_row(name, f"{rate:,.0f}", f"{rate / rates['bare client']:.3f}")
     return shown
 
 
@@ -280,7 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{rollouts:,} at once: a prompt of {mix.prompt:,} ids, {mix.turns} answers of {mix.action}, {mix.new} new "
             f"ids between them, {mix.context:,} in the end; medians of {chosen.rounds} rounds"
         )
-        console.print(table(mix, runs))
+        console.print(table(runs))
     for fault in faults:
         console.print(fault, style="red", markup=False)
     return bool(faults)
