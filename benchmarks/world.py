@@ -28,10 +28,9 @@ from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.runtime import RolloutRequest, Runtime
 from orl_rollout.sglang.client import SglangEngine
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from tests.kit.tokenizers import QWEN3_ADDED, QWEN_SPECIAL, QWEN_SPLIT, template
+from tests.kit.tokenizers import build, template
 
 TURN = 505  # ids of an observation and the action before it
 ACTION = 155  # of these, the model's
@@ -52,22 +51,8 @@ def sources(characters: int) -> list[str]:
 
 def hugging_face(vocabulary: int) -> PreTrainedTokenizerFast:
     """Byte-level BPE of `vocabulary` tokens with Qwen3's control tokens and template."""
-    backend = Tokenizer(models.BPE())
-    backend.normalizer = normalizers.NFC()
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(QWEN_SPLIT), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    backend.decoder = decoders.ByteLevel()
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = trainers.BpeTrainer(vocab_size=vocabulary, show_progress=False, initial_alphabet=alphabet)
-    backend.train_from_iterator(sources(200 * vocabulary), trainer)
-    backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in QWEN_SPECIAL])
-    backend.add_tokens([AddedToken(text, special=False, normalized=False) for text in QWEN3_ADDED])
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>")
-    tokenizer.chat_template = template("qwen3")
+    tokenizer = build(template("qwen3"), texts=sources(200 * vocabulary), size=vocabulary)
+    tokenizer.model_max_length = CONTEXT
     return tokenizer
 
 

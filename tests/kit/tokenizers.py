@@ -76,9 +76,10 @@ def build(
     added: tuple[str, ...] = QWEN3_ADDED,
     vocabulary: Vocabulary = QWEN,
     texts: Sequence[str] = (),
+    size: int = 4096,
 ) -> PreTrainedTokenizerFast:
-    """Return a tokenizer of about 700 tokens with this chat template; of about 4,200 if it is built for `texts`."""
-    backend = byte_level(vocabulary, texts) if vocabulary.split else sentence_piece()
+    """Return a tokenizer of about 700 tokens with this chat template; of `size` and more if it is built for `texts`."""
+    backend = byte_level(vocabulary, texts, size) if vocabulary.split else sentence_piece()
     added = added if vocabulary is QWEN else vocabulary.added
     backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in vocabulary.special])
     backend.add_tokens([AddedToken(text, special=False, normalized=False) for text in added])
@@ -88,7 +89,7 @@ def build(
     return tokenizer
 
 
-def byte_level(vocabulary: Vocabulary, texts: Sequence[str] = ()) -> Tokenizer:
+def byte_level(vocabulary: Vocabulary, texts: Sequence[str] = (), size: int = 4096) -> Tokenizer:
     """Byte-level BPE without added tokens, made for CORPUS or for other `texts`."""
     backend = Tokenizer(models.BPE())
     if vocabulary.normalized:
@@ -101,7 +102,7 @@ def byte_level(vocabulary: Vocabulary, texts: Sequence[str] = ()) -> Tokenizer:
     )
     backend.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    size = 4096 if texts else 640
+    size = size if texts else 640
     trainer = trainers.BpeTrainer(vocab_size=size, show_progress=False, initial_alphabet=alphabet, min_frequency=2)
     backend.train_from_iterator(texts or CORPUS * 4, trainer)
     return backend
