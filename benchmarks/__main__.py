@@ -14,6 +14,7 @@ BENCHMARKS = {
     "engine-time": "the share of engine time lost to the loop at 64, 256 and 1,000 rollouts",
     "agents": "a turn of an agent at the gateway against the built-in loop's, and 256 episodes at once",
     "one-gpu": "engine, weight sync and update of a model on one GPU, against bare SGLang; small without a GPU",
+    "peers": "verifiers, tinker-cookbook and TRL with pinned versions of their own: CPU, ids, restarts, a step",
     "night": "accidents of real runs, and sick runs that must not continue: what is lost, miscounted, ended, not ended",
     "import-time": "what importing orl and `orl --help` cost",
 }

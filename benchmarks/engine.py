@@ -28,6 +28,7 @@ class Engine:
     def __init__(self, settings: dict[str, Any]) -> None:
         ids: list[int] = settings["answer"]
         self.answer = answer_of(ids)
+        self.chat = msgspec.json.encode(settings.get("chat"))
         self.decode = settings.get("decode_seconds", 0.0) * len(ids)
         self.prefill = settings.get("prefill_seconds", 0.0)
         slots = settings.get("slots", 0)
@@ -50,6 +51,11 @@ class Engine:
             if seconds:
                 await asyncio.sleep(seconds)
         return web.Response(body=self.answer, content_type="application/json")
+
+    async def chats(self, http: web.Request) -> web.Response:
+        """The answer of the setting `chat`, in the form of OpenAI."""
+        await http.read()
+        return web.Response(body=self.chat, content_type="application/json")
 
     async def stats(self, http: web.Request) -> web.Response:
         """The books since the last look: `longest` and `total` in engine seconds."""
@@ -80,6 +86,7 @@ async def main() -> None:
     engine = Engine(settings)
     app = web.Application(client_max_size=1 << 30)
     app.router.add_post("/generate", engine.generate)
+    app.router.add_post("/v1/chat/completions", engine.chats)
     app.router.add_get("/stats", engine.stats)
     runner = web.AppRunner(
         app, access_log=None, shutdown_timeout=0.1, keepalive_timeout=settings.get("keepalive_seconds", 5.0)

@@ -18,7 +18,7 @@ import msgspec
 from orl_core.limits import Limits
 from orl_core.messages import TextBlock, ToolCall, ToolResult, ToolSpec, text_message
 from orl_core.task import Task
-from orl_core.trajectory import RolloutSpec
+from orl_core.trajectory import RolloutSpec, Trajectory
 from orl_rollout.loop.loop import rollout
 from orl_rollout.loop.session import Opening
 from orl_rollout.sglang.client import SglangEngine
@@ -54,13 +54,13 @@ class Instant:
         """Nothing to release."""
 
 
-async def ours(world: World, url: str, rollouts: int, turns: int) -> None:
+async def ours(world: World, url: str, rollouts: int, turns: int) -> list[Trajectory]:
     """Play `rollouts` at once."""
     limits = Limits(
         max_turns=turns, turn_tokens=4096, rollout_tokens=CONTEXT, context_tokens=CONTEXT, tool_result_tokens=4096
     )
     async with SglangEngine(url, context_tokens=CONTEXT) as engine:
-        await asyncio.gather(
+        return await asyncio.gather(
             *(
                 rollout(
                     RolloutSpec(task=TASK, rollout_id=f"{number:032d}", limits=limits, sampling=SAMPLING),
@@ -91,7 +91,7 @@ async def bare(world: World, url: str, rollouts: int, turns: int) -> None:
         await asyncio.gather(*(play(number) for number in range(rollouts)))
 
 
-async def lost(play: Callable[[], Awaitable[None]], url: str, slots: int) -> float:
+async def lost(play: Callable[[], Awaitable[object]], url: str, slots: int) -> float:
     """The share of the engine's time that `play` loses."""
     started = time.monotonic()
     await play()

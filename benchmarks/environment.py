@@ -6,6 +6,7 @@ A shell that always prints the same, so that a turn has the length that the benc
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Any
 
 from openreward.environments import Environment, TextBlock, ToolOutput, tool
@@ -14,7 +15,7 @@ from pydantic import BaseModel
 
 from benchmarks.servers import announce, read_settings, wait_for_the_end
 
-SETTINGS: dict[str, Any] = {"text": "", "seconds": 0.0}
+SETTINGS: dict[str, Any] = {"text": "", "seconds": 0.0, "port": 0, "calls": 0}
 
 
 class Command(BaseModel):
@@ -40,13 +41,17 @@ class Shell(Environment):
     @tool
     async def run(self, command: Command) -> ToolOutput:
         """Run a command and read what it prints."""
+        if SETTINGS["calls"]:
+            os.write(SETTINGS["calls"], b".")
         await asyncio.sleep(SETTINGS["seconds"])
         return ToolOutput(blocks=[TextBlock(text=SETTINGS["text"])], reward=0.01, finished=False)
 
 
 def main() -> None:
     SETTINGS.update(read_settings())
-    with serve(Shell) as server:
+    if SETTINGS["calls"]:  # a file that counts them
+        SETTINGS["calls"] = os.open(SETTINGS["calls"], os.O_WRONLY | os.O_APPEND)
+    with serve(Shell, port=SETTINGS["port"]) as server:
         announce(server.url)
         wait_for_the_end()
 
