@@ -127,6 +127,51 @@ def test_sglang_that_cannot_run_is_refused(monkeypatch: pytest.MonkeyPatch):
         engine_of("sglang", TINY, ())
 
 
+@pytest.mark.parametrize(
+    ("trainer", "gpus", "ranks", "share", "releases"),
+    [
+        ({}, (0,), 1, SHARE, False),
+        ({"num_gpus": 2}, (0, 1), 2, SHARE, False),
+        ({"num_gpus": 4, "rollout_gpus": 3}, (1, 2, 3), 1, 0.0, False),
+        ({"num_gpus": 4, "rollout_gpus": 1, "asynchronous": True}, (3,), 3, 0.0, False),
+        ({"num_gpus": 2, "engine": URL}, (0,), 2, 0.0, False),
+    ],
+)
+def test_gpus_are_divided(
+    checkpoint: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    trainer: dict[str, Any],
+    gpus: tuple[int, ...],
+    ranks: int,
+    share: float,
+    releases: bool,
+):
+    monkeypatch.setattr(engine_plan, "missing_for_sglang", lambda: "")
+    monkeypatch.setattr(planning, "gpu_memory", lambda: (Gpu(total=80 << 30, free=80 << 30),) * 4)
+    made = planning.planned(make_run(tmp_path / "run", checkpoint, **{"engine": "sglang", **trainer}))
+    assert (made.engine.gpus, made.ranks, made.engine.memory_share) == (gpus, ranks, share)
+    assert made.releases is releases or made.engine.url
+
+
+@pytest.mark.parametrize(
+    ("trainer", "said"),
+    [
+        ({"num_gpus": 5}, "4 GPUs"),
+        ({"num_gpus": 2, "rollout_gpus": 2}, "has to train"),
+        ({"num_gpus": 2, "engine": "transformers"}, "needs an SGLang"),
+        ({"num_gpus": 2, "rollout_gpus": 1, "engine": URL}, "--rollout-gpus 1"),
+    ],
+)
+def test_division_that_cannot_be_is_refused(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainer: dict[str, Any], said: str
+):
+    monkeypatch.setattr(engine_plan, "missing_for_sglang", lambda: "")
+    monkeypatch.setattr(planning, "gpu_memory", lambda: (Gpu(total=80 << 30, free=80 << 30),) * 4)
+    with pytest.raises(ConfigError, match=said):
+        planning.planned(make_run(tmp_path / "run", checkpoint, **{"engine": "sglang", **trainer}))
+
+
 @pytest.mark.parametrize(("gib", "fits"), [(80, True), (4, False)])
 def test_rollouts_ahead_need_memory_for_both(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gib: int, fits: bool
@@ -177,9 +222,10 @@ def test_sglang_starts_as_the_run_says(
         run = with_context(make_run(tmp_path / "run", checkpoint, seed=7), context_tokens=context)
         rank: Any = None
         made = structs.replace(planning.planned(run), engine=choice, base="base", described=model.config.to_dict())
-        opened: Any = running.open_engine(made, rank)
+        opened: Any = running.open_engine(made, rank, 3)
         with opened as launch:
             words = command_of(launch, 1)
+        assert words[words.index("--base-gpu-id") + 1] == "3"
         assert {"--model-path", "base", "--random-seed", "7", "--stream-interval=1"} <= set(words)
         assert words[words.index("--context-length") + 1] == str(min(context, most))
 

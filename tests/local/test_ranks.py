@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from orl_core.errors import EngineError, OrlError
 from orl_local.batch import Member, part_of
-from orl_local.engine.served_engine import Engines, Server, ServedEngine
+from orl_local.engine.served_engine import Engines, ServedEngine, Server
 from orl_local.learner import Peers
 from orl_local.planning import planned
 from orl_local.policy import LocalPolicy, Ranks

@@ -43,7 +43,15 @@ FIELDS: dict[str, tuple[Any, str, Any]] = {
     "correction": ("token_mask", "correction", "token_mask"),
     "correction_cap": (2.0, "correction_cap", 2.0),
 }
-ELSEWHERE = {"engine", "asynchronous", "save_total_limit", "clip_low", "clip_high"}  # tested elsewhere, or below
+ELSEWHERE = {
+    "engine",
+    "num_gpus",
+    "rollout_gpus",
+    "asynchronous",
+    "save_total_limit",
+    "clip_low",
+    "clip_high",
+}  # or below
 
 
 @pytest.mark.parametrize("option", FIELDS)

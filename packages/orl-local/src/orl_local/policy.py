@@ -16,15 +16,12 @@ from orl_rollout.edge import interrupt
 from orl_rollout.edge.children import piped
 from orl_rollout.training.rows import Row
 
-from orl_local.engine.served_engine import Engines, ServedEngine, Worker
+from orl_local.engine.served_engine import ABORT, GO, HERE, STOP, Engines, ServedEngine, Worker
 
 if TYPE_CHECKING:
     from orl_local.engine.in_process_engine import InProcessEngine
     from orl_local.planning import Planned
     from orl_local.rank import Rank
-
-
-STOP, HERE, GO, ABORT = "stop", "here", "go", "abort"  # words at the pipe of a child
 
 
 class LocalPolicy:

@@ -29,11 +29,11 @@ from torch import Tensor, distributed
 from orl_local.checkpoints import STATE, note, whole
 from orl_local.engine.local_model import load_model, on_device
 from orl_local.engine.lora import load_adapter, with_adapters
+from orl_local.engine.served_engine import ABORT, GO, HERE, STOP
 from orl_local.engine.weights import SharedWeights, save_policy
 from orl_local.learner import ALONE, Learner, Peers
 from orl_local.options import own_options
 from orl_local.planning import Planned
-from orl_local.policy import ABORT, GO, HERE, STOP
 
 
 class Rank(SharedWeights):
@@ -42,7 +42,7 @@ class Rank(SharedWeights):
     def __init__(self, plan: Planned, check: Callable[[], None], peers: Peers = ALONE) -> None:
         self._plan, self._check, self._peers = plan, check, peers
         self._loaded: Any = load_model(plan.base, frozen=plan.settings.lora_rank is not None)
-        super().__init__(keep=plan.schedule.ahead)
+        super().__init__(keep=plan.schedule.ahead, frees=plan.releases)
 
     def place(self) -> int:
         """Move the weights to the device, with adapters and optimizer. Return the number of parameters.

@@ -22,8 +22,8 @@ PREFIX = "--sglang-"
 # Options that orl sets. Each SGLang runs on one GPU.
 _OWNED = (
     "model model-path host port context-length dtype random-seed weight-version skip-tokenizer-init "
-    "enable-memory-saver base-gpu-id gpu-id-step tp tp-size tensor-parallel-size pp pp-size pipeline-parallel-size dp dp-size "
-    "data-parallel-size"
+    "enable-memory-saver base-gpu-id gpu-id-step tp tp-size tensor-parallel-size pp pp-size pipeline-parallel-size "
+    "dp dp-size data-parallel-size"
 )
 OWNED = frozenset(_OWNED.split())
 LARGE_GPU, OWN_GRAPHS = 60 << 30, 256  # bytes from which SGLang captures decode graphs for up to so many requests

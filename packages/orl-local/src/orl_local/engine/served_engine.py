@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,6 +30,7 @@ logger = logger_of("orl")
 
 POLL_SECONDS = 0.2  # between two looks whether the server lives
 RESTARTS = "engine_restarts"  # in the metrics
+STOP, HERE, GO, ABORT = "stop", "here", "go", "abort"  # words between a rank and the run's process
 
 
 class Worker(Protocol):
@@ -122,7 +122,7 @@ class ServedEngine:
         self._rank, self._server, self._process = rank, server, process
         self._control = SglangControl(server.url)
         self._sender = WeightSender(rank, self._control, server)
-        self._check = WeightCheck(self._control, exact=server.own)
+        self._check = WeightCheck(exact=server.own)
         self._client = SglangEngine(server.url, context_tokens=server.context_tokens, timeouts=server.timeouts)
         self._life, self._busy = AsyncExitStack(), asyncio.Lock()
         self._playing = self._released = False
@@ -162,7 +162,7 @@ class ServedEngine:
             if self._released:
                 await self._control.resume("kv_cache")
             self._released, self._version = False, version
-            metrics.update(await self._check.after_sync(await self._rank.call("fingerprints")))
+            metrics.update(await self._checked())
 
         async with self._busy:
             died = self._died()
@@ -204,6 +204,11 @@ class ServedEngine:
         await self._control.release("kv_cache")
         self._released = True
 
+    async def _checked(self) -> dict[str, float]:
+        """Compare what was sent with what the server has. Both compute at the same time. Return metrics."""
+        sent, shown = await asyncio.gather(self._rank.call("fingerprints"), self._control.checksums())
+        return self._check.after_sync(sent, shown)
+
     def _died(self) -> bool:
         return self._process is not None and self._process.ended
 
@@ -229,9 +234,8 @@ class ServedEngine:
         await self._process.restart(self._server.folder, version)
         self._released, self._version = False, version
         self._restarts += 1
-        self._check = WeightCheck(self._control, exact=self._server.own)  # another process begins anew
-        sent = await self._rank.call("fingerprints")
-        if not await self._survives(partial(self._check.after_sync, sent)):
+        self._check = WeightCheck(exact=self._server.own)  # another process begins anew
+        if not await self._survives(self._checked):
             await self._process.restart(self._server.folder, version)  # which says that it died twice
 
 

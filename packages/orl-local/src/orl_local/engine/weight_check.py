@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 from orl_core.errors import EngineError
 
-from orl_local.engine.sglang_control import SglangControl
-
 METRIC = "weights_changed"  # tensors of the engine that changed in the latest sync
 FUSED = {  # parts of names: what the trainer has apart is one tensor in the engine
     **dict.fromkeys((".q_proj.", ".k_proj.", ".v_proj."), ".qkv_proj."),
@@ -48,20 +46,19 @@ class WeightCheck:
     another type) a small change may not, but some of many do.
     """
 
-    def __init__(self, control: SglangControl, *, exact: bool) -> None:
-        self._control = control
+    def __init__(self, *, exact: bool) -> None:
         self._exact = exact
         self._before: tuple[_Sync, ...] = ()  # the first sync of this engine, and the latest
 
-    async def after_sync(self, sent: dict[str, int]) -> dict[str, float]:
+    def after_sync(self, sent: dict[str, int], shown: dict[str, str]) -> dict[str, float]:
         """Compare the changes since the sync before, and since the first: an engine must not go back to the base model.
 
-        `sent` are the `fingerprints` of this sync. Return metrics.
+        `sent` are the `fingerprints` of this sync, `shown` the engine's checksums. Return metrics.
 
         Raises:
             EngineError: other tensors changed in the engine than in the trainer.
         """
-        now = _Sync(sent, await self._control.checksums())
+        now = _Sync(sent, shown)
         if not now.shown:
             self._before = ()
             return {}

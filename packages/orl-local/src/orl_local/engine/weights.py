@@ -28,11 +28,12 @@ _PRIME = 1_000_003
 class SharedWeights:
     """The weights of `model` for an SGLang. `keep`: those that were taken are kept while the model trains on.
 
-    An engine that dies gets the same weights again, and its rollouts continue.
+    An engine that dies gets the same weights again, and its rollouts continue. `frees`: the engine needs what torch has
+    cached on the GPU; otherwise the next update uses it again.
     """
 
-    def __init__(self, model: Any = None, *, keep: bool = False) -> None:
-        self.model, self._keep = model, keep
+    def __init__(self, model: Any = None, *, keep: bool = False, frees: bool = True) -> None:
+        self.model, self._keep, self._frees = model, keep, frees
         self._kept: list[tuple[str, Tensor]] | None = None
         self._buckets: Iterator[list[tuple[str, Tensor]]] = iter(())
         self._bucket: list[tuple[str, Tensor]] | None = None
@@ -58,7 +59,8 @@ class SharedWeights:
                 return handles_of(self._bucket)
             if torch.cuda.is_available():
                 torch.cuda.ipc_collect()
-                torch.cuda.empty_cache()  # what updates and the sync needed, the engine can have
+                if self._frees:
+                    torch.cuda.empty_cache()
         return None
 
     def write(self, folder: Path) -> None:
