@@ -138,10 +138,10 @@ class Learner:
             if number and self.settings.algorithm.ratio == "sequence" and not all(one.alone for one in members):
                 self._score_drift(members)
             sums = self._until_it_fits(lambda members=members, count=ids[number]: self._gradient(members, count))
-            found = torch.stack([*sums.values(), apart])
-            self._peers.add(self._trained, found, applied=self._applied)
+            added = torch.stack([*sums.values(), apart])
+            self._peers.add(self._trained, added, applied=self._applied)
             norm = torch.nn.utils.get_total_norm([one.grad for one in self._trained if one.grad is not None])
-            values = torch.cat([found, norm.float()[None]]).tolist()  # the one wait for a GPU
+            values = torch.cat([added, norm.float()[None]]).tolist()  # the one wait for a GPU
             read = dict(zip((*sums, "apart", "grad_norm"), values, strict=True))
             if not number:
                 self._check_difference(read[DIFFERENCE] + read["apart"], sum(ids))

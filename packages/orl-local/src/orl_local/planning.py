@@ -80,8 +80,8 @@ def planned(run: Run) -> Planned:
     parameters = shape.parameters if shape else None
     sglang, words = split_options(trainer.own_flags, run.extra)
     settings = settings_of(config, parameters, words)
-    found = gpu_memory()
-    engine, gpus = _divided(engine_of(own.engine, parameters, sglang), own, len(found)), found[:1]
+    every = gpu_memory()
+    engine, gpus = _divided(engine_of(own.engine, parameters, sglang), own, len(every)), every[:1]
     settings, releases = fitted(config, settings, shape, gpus, engine.memory_share or 0.0)
     if own.asynchronous:
         _check_ahead(engine, releases=releases and not engine.apart)
@@ -109,7 +109,7 @@ def planned(run: Run) -> Planned:
     )
 
 
-def _divided(engine: EngineChoice, own: LocalOptions, found: int) -> EngineChoice:
+def _divided(engine: EngineChoice, own: LocalOptions, gpus: int) -> EngineChoice:
     """Return the engine with its GPUs.
 
     Raises:
@@ -122,12 +122,12 @@ def _divided(engine: EngineChoice, own: LocalOptions, found: int) -> EngineChoic
         raise ConfigError(f"--num-gpus {count} needs an SGLang, but {engine}")
     if engine.url and apart:
         raise ConfigError(f"--rollout-gpus {apart}: orl starts no SGLang, because {engine.reason}. Leave it out")
-    if count > found or apart >= count:
+    if count > gpus or apart >= count:
         raise ConfigError(
-            f"--num-gpus {count} --rollout-gpus {apart}: this machine has {found} GPUs, and at least one has to train"
+            f"--num-gpus {count} --rollout-gpus {apart}: this machine has {gpus} GPUs, and at least one has to train"
         )
-    gpus = range(count - apart, count) if apart else range(count)
-    return structs.replace(engine, gpus=(0,) if engine.url else tuple(gpus), apart=apart > 0)
+    served = range(count - apart, count) if apart else range(count)
+    return structs.replace(engine, gpus=(0,) if engine.url else tuple(served), apart=apart > 0)
 
 
 def _check_ahead(engine: EngineChoice, *, releases: bool) -> None:

@@ -186,8 +186,8 @@ class Ranks:
 
     async def _all(self, calls: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
         """Return the answers of all calls. One that fails ends the others, also those that wait for it."""
-        asked = [asyncio.ensure_future(call) for call in calls]
-        left, faults = {*asked}, list[BaseException]()
+        answers = [asyncio.ensure_future(call) for call in calls]
+        left, faults = {*answers}, list[BaseException]()
         while left:
             done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
             faults += [asyncio.CancelledError() if one.cancelled() else one.exception() for one in done if failed(one)]
@@ -198,7 +198,7 @@ class Ranks:
         if faults:
             await self._gate.reset()
             raise faults[0]
-        return [one.result() for one in asked]
+        return [one.result() for one in answers]
 
     def stop(self) -> None:
         """Let all children stop their update, if nothing of it is applied yet."""
@@ -206,6 +206,6 @@ class Ranks:
             child.stop()
 
 
-def failed(asked: asyncio.Future[Any]) -> bool:
+def failed(call: asyncio.Future[Any]) -> bool:
     """Return whether a call ended with an error, or was stopped."""
-    return asked.cancelled() or asked.exception() is not None
+    return call.cancelled() or call.exception() is not None

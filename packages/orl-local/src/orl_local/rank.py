@@ -99,7 +99,7 @@ class Met(Peers):
         distributed.init_process_group(backend, init_method=f"file://{meeting}", rank=number, world_size=count)
 
     def add(self, trained: Sequence[Tensor], sums: Tensor, *, applied: bool) -> None:
-        """See Peers. The parent lets all ranks go on once each of them is here."""
+        """See Peers. All ranks continue once the parent has heard of each of them."""
         self._pipe.send(HERE)
         while (word := self._pipe.recv()[0]) != GO:
             if word == ABORT:
