@@ -34,7 +34,7 @@ TRAINING_METRICS = {
     "logprob_difference": "mean absolute difference between logprobs of training and of sampling",
     "response_tokens": "mean tokens of a row after its prompt, tool results included",
     "staleness": "mean updates of the engine's weights between sampling and training",
-    "rollout_seconds": "seconds in which the trainer waited for rollouts",
+    "rollout_seconds": "seconds of the rollouts; on a cluster, those in which the trainer waited for them",
     "train_seconds": "seconds of training",
     "weight_sync_seconds": "seconds of copying the weights into the engine",
     "step_seconds": "seconds of the whole step",
