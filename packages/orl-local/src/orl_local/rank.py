@@ -92,7 +92,7 @@ class Met(Peers):
 
     def __init__(self, number: int, count: int, meeting: str, pipe: Connection[Any, Any]) -> None:
         self.number, self.count, self._pipe = number, count, pipe
-        os.environ.update(dict.fromkeys(("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"), "lo"))
+        os.environ |= {"NCCL_NVLS_ENABLE": "0", "NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
         if torch.cuda.is_available():
             torch.cuda.set_device(number)
         backend = "nccl" if torch.cuda.is_available() else "gloo"
