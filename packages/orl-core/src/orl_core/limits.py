@@ -1,6 +1,6 @@
 """Limits of a rollout with their defaults, and which of its tokens may train.
 
-The only place that defines budget defaults and descriptions: the section `rollout` of the configuration uses them.
+The section `rollout` of the configuration takes these, and adds those of a whole rollout.
 """
 
 from __future__ import annotations
