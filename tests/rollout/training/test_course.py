@@ -230,3 +230,51 @@ def test_tasks_of_a_step_come_once_an_epoch() -> None:
     keys = [schedule.tasks_of(step)[0].key for step in range(1, 11)]
     assert {*keys[:5]} == {*keys[5:]} == {task.key for task in TASKS}
     assert keys[:5] != keys[5:]
+
+
+class Stopped(Ahead):
+    """Plays the next step until it is cancelled, which takes `closing` turns of the loop."""
+
+    async def play(self, request: RolloutRequest, engine: Engine) -> Outcome:
+        if request.step < 2:
+            return await super().play(request, engine)
+        self.begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.said.append("closing")
+            for _ in range(9):
+                await asyncio.sleep(0)
+        raise AssertionError
+
+
+async def test_step_counts_once_its_update_is_applied(tmp_path: Path) -> None:
+    """A signal comes while rollouts ahead still play."""
+    policy = Stopped()
+    running = asyncio.create_task(course(tmp_path, policy, ahead=True, held_out=0).run())
+    async with asyncio.timeout(10):
+        while "update 1" not in policy.said:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    assert summary(tmp_path)["steps"] == 1
+    assert policy.said[-1] == "save 1"
+
+
+async def test_second_signal_leaves_rollouts_ahead_and_saves(tmp_path: Path) -> None:
+    policy = Stopped()
+    running = asyncio.create_task(course(tmp_path, policy, ahead=True, held_out=0).run())
+    async with asyncio.timeout(10):
+        while "update 1" not in policy.said:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        running.cancel()
+        while "closing" not in policy.said:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    assert summary(tmp_path)["interrupted"]
+    assert policy.said[-1] == "save 1"

@@ -235,7 +235,8 @@ class Course:
             finally:
                 if self._ahead:
                     self._ahead.cancel()
-                    await asyncio.gather(self._ahead, return_exceptions=True)
+                    with suppress(asyncio.CancelledError):  # a further signal: the weights are saved nevertheless
+                        await asyncio.gather(self._ahead, return_exceptions=True)
                 with self._record.concluded() as ending:
                     if self._record.steps > self._saved:
                         await asyncio.wait_for(self.save(), self._schedule.save_seconds if ending else None)
@@ -268,14 +269,16 @@ class Course:
         rows = rows_of(played.outcomes, self._schedule.group_size, self._schedule.estimator, turns=turns)
         began = time.monotonic()
         trained = await self._policy.update(rows, step)
-        updated = time.monotonic()
-        if self._ahead:
-            await asyncio.wait({self._ahead})
+        updated = waited = time.monotonic()
         synced: Mapping[str, float] = {}
-        waited = time.monotonic()
         try:
+            if self._ahead:
+                if interrupt.received():  # the update was finished first
+                    raise asyncio.CancelledError
+                await asyncio.wait({self._ahead})
+                waited = time.monotonic()
             synced = await self._policy.publish(str(step))
-        finally:  # whatever becomes of the sync: the weights are those of this step
+        finally:  # whatever becomes of the rest: the weights are those of this step
             ended = time.monotonic()
             seconds = {
                 "rollout_seconds": played.seconds,
