@@ -79,6 +79,15 @@ def test_workers_need_a_server(checkpoint: Path, tmp_path: Path):
         plan(structs.replace(run, config=structs.replace(run.config, rollout=rollout)))
 
 
+def test_workers_need_one_server(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(engine_plan, "missing_for_sglang", lambda: "")
+    monkeypatch.setattr(planning, "gpu_memory", lambda: (Gpu(total=80 << 30, free=80 << 30),) * 2)
+    run = make_run(tmp_path / "run", checkpoint, engine="sglang", num_gpus=2)
+    rollout = structs.replace(run.config.rollout, workers=2)
+    with pytest.raises(ConfigError, match=r"`rollout.workers` is 2.*each GPU has its own"):
+        plan(structs.replace(run, config=structs.replace(run.config, rollout=rollout)))
+
+
 def test_model_is_looked_at_without_its_weights(tmp_path: Path):
     for model in (None, str(tmp_path / "none"), str(tmp_path)):
         with pytest.raises(ConfigError, match="model"):

@@ -87,6 +87,8 @@ def planned(run: Run) -> Planned:
         _check_ahead(engine, releases=releases and not engine.apart)
     if engine.engine == "transformers":
         refuse_workers(config, f"the engine is {engine.engine}, because {engine.reason}")
+    if len(engine.gpus) > 1:
+        refuse_workers(config, "each GPU has its own")
     schedule = schedule_of(run, trainer, settings.algorithm.advantage, None)
     filled = structs.replace(config, trainer=trainer)
     order = order_of(filled, settings, schedule.tasks)

@@ -260,8 +260,9 @@ class Engines:
         await self._life.aclose()
 
     def client(self) -> Engine:
-        """Return what asks the engine of a rollout."""
-        return self
+        """Return what asks the engine of a rollout. The client of a single one travels to other processes."""
+        first, *others = self._ranks
+        return self if others else first.client()
 
     async def generate(self, ids: Sequence[int], sampling: Mapping[str, Any], *, key: str) -> Generation:
         """See `orl_rollout.loop.engine.Engine`."""
