@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -19,8 +21,9 @@ from orl_local.batch import Member, part_of
 from orl_local.engine.served_engine import Engines, ServedEngine, Server
 from orl_local.learner import Peers
 from orl_local.planning import planned
-from orl_local.policy import LocalPolicy, Ranks
+from orl_local.policy import Child, LocalPolicy, Ranks
 from orl_rollout.run_folder.contract import Run
+from orl_rollout.sglang.client import SglangEngine
 from orl_rollout.training.rows import Row
 from safetensors.torch import load_file
 from torch import Tensor
@@ -57,7 +60,7 @@ class Thread(Peers):
     def __init__(self, number: int, count: int, table: dict[int, list[Tensor]], barrier: Barrier) -> None:
         self.number, self.count, self._table, self._barrier = number, count, table, barrier
 
-    def add(self, trained: Sequence[Tensor], sums: Tensor, *, applied: bool) -> None:
+    def add(self, trained: Sequence[Tensor], sums: Tensor) -> None:
         for one in trained:
             one.grad = torch.zeros_like(one) if one.grad is None else one.grad
         own = [sums, *(one.grad for one in trained if one.grad is not None)]
@@ -157,6 +160,50 @@ async def test_rank_without_memory_ends_the_step_of_all(checkpoint: Path, tmp_pa
         with pytest.raises(EngineError, match="differ"):
             await asyncio.wait_for(ranks.call("update", rows, 1), 60)
         assert [await child.call("fingerprints") for child in ranks.children] == before
+
+
+@pytest.mark.slow
+async def test_stop_ends_the_update_of_all_or_of_none(checkpoint: Path, tmp_path: Path, model: Any) -> None:
+    """It may come when ranks are at the gate, or about to be. The answers stay those of their questions."""
+    run, rows = run_of(tmp_path / "run", checkpoint, num_rollout=1000, updates=1), rows_of_a_run(model)
+    async with Ranks(RANKS) as ranks, asyncio.timeout(120):
+        await ranks.begin(planned(run))
+        await ranks.call("place")
+        await ranks.call("update", rows, 1)
+        for pause in range(0, 24, 2):
+            update = asyncio.create_task(ranks.call("update", rows, 1))
+            await asyncio.sleep(pause / 1000)
+            ranks.stop()
+            with suppress(asyncio.CancelledError):
+                await update
+            first, second = [await child.call("fingerprints") for child in ranks.children]
+            assert first == second
+
+
+class Refusing(Child):
+    """A rank that cannot begin."""
+
+    async def call(self, name: str, *arguments: Any) -> Any:
+        raise OrlError("no such GPU")
+
+    def kill(self) -> None:
+        pass
+
+
+@pytest.mark.slow
+async def test_rank_that_cannot_begin_ends_the_others(checkpoint: Path, tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run", checkpoint)
+    async with Ranks(RANKS) as ranks:
+        ranks.children[1] = Refusing()
+        with pytest.raises(OrlError, match="no such GPU"):
+            await asyncio.wait_for(ranks.begin(planned(run)), 30)
+
+
+async def test_engine_that_is_alone_travels(tmp_path: Path, model: Any) -> None:
+    """Processes of `rollout.workers` take a client of an address."""
+    rank, server = Direct(model), Server(url="http://127.0.0.1:9", context_tokens=4096, folder=tmp_path)
+    engines = Engines({ServedEngine(rank, server): rank})
+    assert isinstance(pickle.loads(pickle.dumps(engines.client())), SglangEngine)
 
 
 async def test_rollouts_stay_with_their_engine(tmp_path: Path, model: Any) -> None:

@@ -45,10 +45,8 @@ class Peers:
 
     number, count = 0, 1
 
-    def add(self, trained: Sequence[Tensor], sums: Tensor, *, applied: bool) -> None:
+    def add(self, trained: Sequence[Tensor], sums: Tensor) -> None:
         """Add what the others have to the gradients of `trained` and to `sums`, in place.
-
-        Nothing of the step is `applied`, or some of it.
 
         Raises:
             OrlError: another rank failed.
@@ -139,7 +137,7 @@ class Learner:
                 self._score_drift(members)
             sums = self._until_it_fits(lambda members=members, count=ids[number]: self._gradient(members, count))
             added = torch.stack([*sums.values(), apart])
-            self._peers.add(self._trained, added, applied=self._applied)
+            self._peers.add(self._trained, added)
             norm = torch.nn.utils.get_total_norm([one.grad for one in self._trained if one.grad is not None])
             values = torch.cat([added, norm.float()[None]]).tolist()  # the one wait for a GPU
             read = dict(zip((*sums, "apart", "grad_norm"), values, strict=True))

@@ -152,7 +152,7 @@ class Ranks:
     """A child for each of `count` GPUs, used as `async with`. See `Worker`: all update, and the first one saves."""
 
     def __init__(self, count: int) -> None:
-        self._gate, self._life = asyncio.Barrier(count), AsyncExitStack()
+        self._gate, self._life, self._met = asyncio.Barrier(count), AsyncExitStack(), False
         self.children = [Child(self._gate) for _ in range(count)]
 
     async def __aenter__(self) -> Ranks:
@@ -168,6 +168,7 @@ class Ranks:
         """Let each child load the weights."""
         count, meeting = len(self.children), f"{self._folder}/meeting"
         await self._all([child.call("begin", plan, rank, count, meeting) for rank, child in enumerate(self.children)])
+        self._met = True
 
     async def call(self, name: str, *arguments: Any) -> Any:
         """Ask all children, or the first one to save. Memory is the most of any, and halvings are counted of all.
@@ -185,7 +186,10 @@ class Ranks:
         return {**answers[0], **most, **halved}
 
     async def _all(self, calls: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
-        """Return the answers of all calls. One that fails ends the others, also those that wait for it."""
+        """Return the answers of all calls. One that fails ends the others, also those that wait for it.
+
+        Before all have met, and after one died, others may wait in a collective: they are killed.
+        """
         answers = [asyncio.ensure_future(call) for call in calls]
         left, faults = {*answers}, list[BaseException]()
         while left:
@@ -193,7 +197,8 @@ class Ranks:
             faults += [asyncio.CancelledError() if one.cancelled() else one.exception() for one in done if failed(one)]
             if faults and left:
                 await self._gate.abort()
-                for child in self.children if any(isinstance(one, RankDied) for one in faults) else ():
+                alone = not self._met or any(isinstance(one, RankDied) for one in faults)
+                for child in self.children if alone else ():
                     child.kill()
         if faults:
             await self._gate.reset()

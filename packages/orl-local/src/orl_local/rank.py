@@ -98,16 +98,17 @@ class Met(Peers):
         backend = "nccl" if torch.cuda.is_available() else "gloo"
         distributed.init_process_group(backend, init_method=f"file://{meeting}", rank=number, world_size=count)
 
-    def add(self, trained: Sequence[Tensor], sums: Tensor, *, applied: bool) -> None:
-        """See Peers. All ranks continue once the parent has heard of each of them."""
+    def add(self, trained: Sequence[Tensor], sums: Tensor) -> None:
+        """See Peers. All ranks continue once the parent has heard of each of them.
+
+        STOP is for ranks that still compute: one of them fails then, and the parent aborts the others.
+        """
+        for one in trained:  # before the gate: a rank without memory must not leave the others in a collective
+            one.grad = torch.zeros_like(one) if one.grad is None else one.grad
         self._pipe.send(HERE)
         while (word := self._pipe.recv()[0]) != GO:
             if word == ABORT:
                 raise OrlError("another rank failed")
-            if not applied:
-                raise Interrupted(SIGNALS[0])
-        for one in trained:
-            one.grad = torch.zeros_like(one) if one.grad is None else one.grad
         for work in [distributed.all_reduce(one, async_op=True) for one in (sums, *(one.grad for one in trained))]:
             work.wait()
 
