@@ -67,7 +67,7 @@ class Thread(Peers):
         self._table[self.number] = [one.clone() for one in own]
         self._barrier.wait(60)
         for place, one in enumerate(own):
-            one.copy_(sum(self._table[number][place] for number in range(self.count)))
+            one.copy_(torch.stack([self._table[number][place] for number in range(self.count)]).sum(0))
         self._barrier.wait(60)
 
 

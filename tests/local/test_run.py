@@ -179,12 +179,12 @@ def test_signals_during_a_save_wait_until_it_is_whole(
     """After the last step nothing was interrupted; after another one the run ends, and saves nothing twice."""
     run = make_run(tmp_path / "run", checkpoint, num_rollout=steps, save_interval=interval)
 
-    def save(model: Any, folder: Path) -> None:
+    def save(model: Any, folder: Path, weights: Any) -> None:
         assert interval or summary(run)["interrupted"]  # it is there before the weights
         for _ in range(2):
             send(signal.SIGINT)
             time.sleep(0.3)
-        write_weights(model, folder)
+        write_weights(model, folder, weights)
         assert not (run.folder / "checkpoint").exists()
 
     monkeypatch.setattr("orl_local.engine.weights.write_weights", save)

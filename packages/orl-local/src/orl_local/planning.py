@@ -81,7 +81,11 @@ def planned(run: Run) -> Planned:
     sglang, words = split_options(trainer.own_flags, run.extra)
     settings = settings_of(config, parameters, words)
     every = gpu_memory()
-    engine, gpus = _divided(engine_of(own.engine, parameters, sglang), own, len(every)), every[:1]
+    engine, gpus = (
+        _divided(engine_of(own.engine, parameters, sglang), own, len(every)),
+        every[: own.num_gpus - own.rollout_gpus],
+    )
+    gpus = (min(gpus, key=lambda gpu: gpu.free or 0),) if gpus else ()  # the fullest of those that train
     settings, releases = fitted(config, settings, shape, gpus, engine.memory_share or 0.0)
     if own.asynchronous:
         _check_ahead(engine, releases=releases and not engine.apart)

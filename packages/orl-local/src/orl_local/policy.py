@@ -152,13 +152,15 @@ class Ranks:
     """A child for each of `count` GPUs, used as `async with`. See `Worker`: all update, and the first one saves."""
 
     def __init__(self, count: int) -> None:
-        self._gate, self._life, self._met = asyncio.Barrier(count), AsyncExitStack(), False
+        self._gate, self._met = asyncio.Barrier(count), False
         self.children = [Child(self._gate) for _ in range(count)]
 
     async def __aenter__(self) -> Ranks:
-        self._folder = self._life.enter_context(TemporaryDirectory(prefix="orl-"))
-        for child in self.children:
-            await self._life.enter_async_context(child)
+        async with AsyncExitStack() as opening:
+            self._folder = opening.enter_context(TemporaryDirectory(prefix="orl-"))
+            for child in self.children:
+                await opening.enter_async_context(child)
+            self._life = opening.pop_all()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -194,7 +196,7 @@ class Ranks:
         left, faults = {*answers}, list[BaseException]()
         while left:
             done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
-            faults += [asyncio.CancelledError() if one.cancelled() else one.exception() for one in done if failed(one)]
+            faults += filter(None, map(fault_of, done))
             if faults and left:
                 await self._gate.abort()
                 alone = not self._met or any(isinstance(one, RankDied) for one in faults)
@@ -211,6 +213,6 @@ class Ranks:
             child.stop()
 
 
-def failed(call: asyncio.Future[Any]) -> bool:
-    """Return whether a call ended with an error, or was stopped."""
-    return call.cancelled() or call.exception() is not None
+def fault_of(call: asyncio.Future[Any]) -> BaseException | None:
+    """Return the error of a call that ended with one, or was stopped."""
+    return asyncio.CancelledError() if call.cancelled() else call.exception()

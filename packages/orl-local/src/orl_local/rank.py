@@ -109,7 +109,8 @@ class Met(Peers):
         while (word := self._pipe.recv()[0]) != GO:
             if word == ABORT:
                 raise OrlError("another rank failed")
-        for work in [distributed.all_reduce(one, async_op=True) for one in (sums, *(one.grad for one in trained))]:
+        shared: list[Any] = [sums, *(one.grad for one in trained)]
+        for work in [distributed.all_reduce(one, async_op=True) for one in shared]:
             work.wait()
 
 

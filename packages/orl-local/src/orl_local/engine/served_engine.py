@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from msgspec import Struct
-from orl_core.errors import EngineError, OrlError
+from orl_core.errors import EngineError, OrlError, first_error
 from orl_core.trajectory import Generation
 from orl_rollout.engine_connection import Timeouts
 from orl_rollout.logs import logger_of
@@ -277,8 +277,12 @@ class Engines:
         async def serve(rank: Worker) -> list[dict[str, float]]:
             return [await engine.publish(version) for engine, its in self._ranks.items() if its is rank]
 
-        answers = await asyncio.gather(*map(serve, {*self._ranks.values()}))
-        metrics = [metrics for several in answers for metrics in several]
+        try:
+            async with asyncio.TaskGroup() as group:
+                serving = [group.create_task(serve(rank)) for rank in {*self._ranks.values()}]
+        except BaseExceptionGroup as errors:  # none publishes on, once one has failed
+            raise first_error(errors) from errors
+        metrics = [metrics for task in serving for metrics in task.result()]
         restarts = sum(one.get(RESTARTS, 0.0) for one in metrics)
         return {**metrics[0], **({RESTARTS: restarts} if restarts else {})}
 

@@ -40,6 +40,7 @@ class SharedWeights:
 
     def take(self) -> None:
         """Take the weights of now for the engine."""
+        self._kept = None  # two copies would not fit
         self._kept = list(as_sent(policy_weights(self.model))) if self._keep else None
 
     def share(self, number: int) -> str | None:

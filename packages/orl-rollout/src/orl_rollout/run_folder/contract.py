@@ -14,7 +14,7 @@ The folder of a run holds, whichever trainer made it:
     unjudged-*.jsonl.zst  a trajectory while the reward function judges it, and for ever if the process ends first
     tokenizer.json    the tokenizer of the ids in the journal, next to it
     trainer.log       the output of a trainer that runs in a process of its own
-    engine.log        the output of an SGLang that orl started
+    engine*.log       the output of each SGLang that orl started
     recoveries.jsonl  the restarts of such a trainer after a lack of GPU memory or the death of an engine
     summary.json      the figures of the whole run; `interrupted: true` from the moment a signal comes
     checkpoint/       the last weights, or a link to their folder; orl_checkpoint.json in it tells their format
