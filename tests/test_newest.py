@@ -82,14 +82,6 @@ def test_search_that_is_out_of_time_gives_what_is_left() -> None:
     assert left == NAMES[:8]
 
 
-def test_versions_that_fit_only_together_are_found_together() -> None:
-    def failing(part: newest.Part) -> newest.Failed:
-        fits = (NAMES[3] in part) == (NAMES[30] in part)
-        return frozenset({"a"} if fits and NAMES[3] in part else ())
-
-    assert newest.culprits(NAMES, failing, lambda: False) == (NAMES[3], NAMES[30])
-
-
 def test_failed_tests_run_again_in_place_of_the_paths() -> None:
     words = newest.again(["-k", "x", "tests/core", "tests/test_newest.py::test_one"], ["tests/a.py::b"])
     assert words[:2] == ["-k", "x"]

@@ -97,10 +97,6 @@ def test_engines_of_a_lost_node_are_no_dead_engines(tmp_path: Path):
     assert not failure.engine_gone
 
 
-def test_other_failure_tells_of_no_node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    assert "lost" not in error_of(monkeypatch, tmp_path, Failure(error="ValueError: no"))
-
-
 def test_run_that_breaks_off_is_not_finished(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     def full(_: Command) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

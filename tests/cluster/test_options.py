@@ -78,10 +78,6 @@ def test_plain_rows_may_have_a_function_of_their_own() -> None:
         refuse_by_name([GENERATE, "--prompt-data"], plain=True)
 
 
-def test_other_options_pass() -> None:
-    refuse_by_name(["--eps-clip", "--use-kl-loss"])
-
-
 CONFIG = decode_config(
     {"environments": {"A/B": {"eval_splits": ["test", "hard"]}, "C/D": {"eval_splits": ["test"]}, "E/F": {}}}, "test"
 )

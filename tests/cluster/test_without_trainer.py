@@ -41,11 +41,6 @@ def test_keys_and_reward_function_are_checked(told: Told, monkeypatch: pytest.Mo
     assert "# not checked by slime: options, GPUs and their memory, " in checked
 
 
-def test_nodes_are_started_by_the_lines_of_the_plan(told: Told) -> None:
-    plan = told("--actor-nodes", "2", "--num-gpus", "8")
-    assert "OPENREWARD_API_KEY=... ray start --num-gpus=8 --head --port=6379" in plan
-
-
 @pytest.mark.parametrize(
     ("trainer", "words", "advice"),
     [

@@ -48,11 +48,6 @@ def test_the_nonterminal_reward_counts_only_without_an_end():
     assert reduce_reward(played([0.5], StopReason.MAX_TURNS), environment()) == 0.5
 
 
-def test_clamps():
-    assert reduce_reward(played([9.0]), environment(max_reward=1)) == 1.0
-    assert reduce_reward(played([-9.0]), environment(min_reward=0)) == 0.0
-
-
 @given(rewards=st.lists(st.none() | st.floats(), max_size=6), reduction=st.sampled_from(REDUCTIONS))
 @example(rewards=[sys.float_info.max] * 3, reduction="mean")
 @example(rewards=[sys.float_info.max] * 3, reduction="sum")

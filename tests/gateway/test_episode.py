@@ -209,15 +209,6 @@ async def test_engine_fault_is_an_error_that_never_trains(fault: str) -> None:
     assert [sum(datum.loss_mask) for datum in to_data(trajectory, reward=1.0)] == [0]
 
 
-async def test_fault_after_the_end_changes_nothing() -> None:
-    session = ScriptedSession([ToolResult(name="look", finished=True)], tools=(LOOK_TOOL,))
-    async with episode_of(engine_of(call_text("look", at=1)), session) as episode:
-        await episode.ask(request_of())
-        await episode.tools.call(ToolCall(name="look", arguments={"at": 1}))
-        episode.state.fail(EngineError("gone"))
-    assert episode.trajectory().stop_reason is StopReason.FINISHED
-
-
 async def test_abort_that_nobody_asked_for_is_continued_in_one_turn() -> None:
     whole = generation_of("I look on.")
     parts = [

@@ -220,24 +220,6 @@ def test_other_history_begins_a_conversation(api: str, step: str) -> None:
     assert [turn.continues for turn in trajectory.turns] == [None, ROOT]
 
 
-@pytest.mark.parametrize("repeats", [False, True])
-def test_second_turn_after_one_is_a_fork(repeats: bool) -> None:
-    async def main() -> Trajectory:
-        async with episode_of(Model()) as episode:
-            agent = AGENTS["chat"]()
-            agent.user("Begin.")
-            await turn(episode, agent)
-            other = agent.branch()
-            agent.answer("One")
-            await turn(episode, agent)
-            other.answer("One" if repeats else "Two")
-            await turn(episode, other)
-            return episode.trajectory()
-
-    trajectory = asyncio.run(main())
-    assert [turn.continues for turn in trajectory.turns] == [None, None, 0]
-
-
 def test_changed_reasoning_is_a_branch() -> None:
     play = Play("chat", 0)
     play.model.kinds = ("reasoned",)

@@ -79,10 +79,6 @@ async def asks(episode: AgentEpisode) -> None:
         await client.chat.completions.create(model=episode.model, messages=messages)
 
 
-async def breaks(_: AgentEpisode) -> None:
-    raise RuntimeError("a bug")
-
-
 async def waits(_: AgentEpisode) -> None:
     await asyncio.Event().wait()
 
@@ -109,12 +105,6 @@ async def test_function_runs_to_the_end_of_the_episode() -> None:
     assert len(to_data(trajectory, reward=1.0)) == 1
 
 
-async def test_agent_with_a_bug_is_an_error() -> None:
-    trajectory = await play(breaks, session_of(1.0))
-    assert trajectory.stop_reason is StopReason.ERROR
-    assert "a bug" in trajectory.error
-
-
 async def test_agent_that_a_full_context_ends_is_no_error() -> None:
     trajectory = await play(loops, session_of(*([0.0] * 30), 1.0), limits={"context_tokens": 600})
     assert trajectory.stop_reason is StopReason.MAX_TOKENS
@@ -132,6 +122,7 @@ async def test_agent_that_fails_after_a_compaction_is_an_error() -> None:
 
     trajectory = await play(compacts, session_of(1.0), limits={"context_tokens": 600})
     assert (trajectory.stop_reason, len(trajectory.turns)) == (StopReason.ERROR, 2)
+    assert "a bug" in trajectory.error
 
 
 async def test_agent_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,19 +206,6 @@ def test_agent_that_cannot_be_obeyed_is_refused(fields: dict[str, Any], subject:
     assert "planted-secret" not in str(refused.value)
 
 
-SHELL = """
-import json, os, urllib.request
-def post(url, body):
-    key = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
-    request = urllib.request.Request(url, json.dumps(body).encode(), key)
-    return json.load(urllib.request.urlopen(request))
-asked = {"model": os.environ["ORL_MODEL"], "messages": [{"role": "user", "content": os.environ["ORL_PROMPT"]}]}
-post(os.environ["OPENAI_BASE_URL"] + "/chat/completions", asked)
-call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "look", "arguments": {"at": 1}}}
-post(os.environ["ORL_MCP_URL"], call)
-"""
-
-
 def program(code: str, **fields: Any) -> AgentConfig:
     return AgentConfig(command=(sys.executable, "-I", "-S", "-c", code), **fields)
 
@@ -235,11 +213,6 @@ def program(code: str, **fields: Any) -> AgentConfig:
 async def command_plays(agent: AgentConfig, session: ScriptedSession) -> Trajectory:
     job = RolloutSpec(task=TASK, rollout_id="k", limits=LIMITS)
     return await player_of(agent)(job, session=session, renderer=RENDERER, engine=Model(("call",)), stopped=never)
-
-
-async def test_program_runs_through_its_environment() -> None:
-    trajectory = await command_plays(program(SHELL), session_of(1.0))
-    assert (trajectory.stop_reason, trajectory.rewards, trajectory.error) == (StopReason.FINISHED, (1.0,), "")
 
 
 async def test_program_that_fails_is_an_error_with_the_end_of_its_output() -> None:

@@ -26,14 +26,22 @@ from orl_gateway.api.recorder import Recorder, recording
 from orl_gateway.dialects.exchange import RequestRefused
 from orl_rollout.episodes.journal import Entry, read_journal
 from orl_rollout.run_folder.contract import GatewayAddress
+from orl_rollout.runtime import stack
 from orl_testing import SglangServer, VllmServer
 
 from tests.gateway.agents import LOOK, call_text, ids_of
-from tests.kit.tokenizers import build, template
+from tests.kit.tokenizers import build, open_once, template
 
 KEY = "planted-key-of-the-gateway"
 USER: Any = {"role": "user", "content": "Go."}
 TOOLS: Any = [{"type": "function", "function": LOOK}]
+
+
+@pytest.fixture(autouse=True)
+def certified_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Certify the checkpoint once for all tests."""
+    for name in ("open_tokenizer", "open_renderer"):
+        monkeypatch.setattr(stack, name, open_once(name))
 
 
 @pytest.fixture(scope="module")

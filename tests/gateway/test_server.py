@@ -138,15 +138,6 @@ async def test_token_is_the_key_of_clients_without_a_path() -> None:
         assert len(play.episode.trajectory().turns) == 2
 
 
-async def test_refusal_is_raised_by_the_sdks_once() -> None:
-    picture: Any = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}
-    async with served(Model()) as play, play.openai(max_retries=3) as client:
-        with pytest.raises(openai.BadRequestError, match="image"):
-            await client.chat.completions.create(model="m", messages=[picture])
-        with pytest.raises(openai.BadRequestError, match="previous_response_id"):
-            await client.responses.create(model="m", input="Hi.", previous_response_id="resp_1")
-
-
 async def test_request_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway, "LARGEST_REQUEST", 1 << 20)
     async with served(Model(("text",))) as play, aiohttp.ClientSession() as http:

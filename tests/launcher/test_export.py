@@ -124,6 +124,7 @@ def test_run_without_episodes_writes_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [journal.name]
 
 
+@pytest.mark.slow
 def test_datasets_loads_what_is_written(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
     import datasets

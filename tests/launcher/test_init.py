@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from openreward.environments import Environment
 from orl_core.config import Secret, load_config
@@ -166,7 +166,6 @@ def test_command_line_is_refused(words: list[str], subject: str, capsys: Capture
     assert Path("there.yaml").read_text("utf-8") == "mine"
 
 
-@settings(max_examples=25)
 @given(split=st.text(st.characters(exclude_categories=["Cs"]), min_size=1), words=st.text())
 def test_text_of_a_server_changes_nothing_else(
     tmp_path_factory: pytest.TempPathFactory, split: str, words: str

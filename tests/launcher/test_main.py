@@ -84,7 +84,10 @@ def test_help_of_commands_has_examples_and_no_heavy_import() -> None:
 
 @pytest.mark.parametrize(
     ("command", "needed"),
-    [(["train", "local", "--dry-run"], set()), (["doctor"], {"openreward"})],
+    [
+        (["train", "local", "--dry-run"], set()),
+        pytest.param(["doctor"], {"openreward"}, marks=pytest.mark.slow),
+    ],
     ids=["plan", "doctor"],
 )
 def test_plans_import_no_trainer_and_no_sdk(

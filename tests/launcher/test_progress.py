@@ -62,15 +62,6 @@ def test_bar_has_time_left_first_and_fits_100_columns() -> None:
     assert BAR + len(told) + len("0:00:00") + 2 <= 100
 
 
-def test_updates_are_no_steps(tmp_path: Path) -> None:
-    out = io.StringIO()
-    path = tmp_path / "metrics.jsonl"
-    with following(path, None, Console(file=out, width=60)):
-        metrics_log.append(path, "update", 5, {"loss": 1.0}, seconds=0)
-        metrics_log.append(path, "train", 10, {}, seconds=2)
-    assert out.getvalue() == "step 10  2.0 s\n"
-
-
 def test_counted_work_has_a_line_at_each_tenth() -> None:
     clock, out = Time(), io.StringIO()
     with counting(Console(file=out, width=200), clock) as show:

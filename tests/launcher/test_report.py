@@ -15,7 +15,7 @@ from orl_rollout.results.metrics import wilson
 from orl_rollout.run_folder.record import read_record
 
 from tests.kit.pages import HOSTILE, Outline, outline_of
-from tests.launcher.synthetic import ENVIRONMENT, JOURNAL, make_run
+from tests.launcher.synthetic import JOURNAL, make_run
 
 
 def report_of(folder: Path) -> tuple[str, Outline]:
@@ -52,32 +52,6 @@ def test_long_prompt_is_folded_and_samples_stay_visible(tmp_path: Path) -> None:
     folded = re.findall(r"<details><summary>the system prompt, first \d+ ids</summary>(.*?)</details>", page, re.DOTALL)
     assert len(folded) == 2
     assert all('class="u' not in part for part in folded)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("last", "classes"), [(0.1, "to down"), (0.9, "to")])
-def test_headline_that_went_down_is_no_success(tmp_path: Path, last: float, classes: str) -> None:
-    run = make_run(tmp_path / "demo")
-    with (run / "metrics.jsonl").open("a", encoding="utf-8") as lines:
-        lines.write(json.dumps({"step": 31, "kind": "eval", "seconds": 1.0, f"{ENVIRONMENT}/success": last}) + "\n")
-    page, _ = report_of(run)
-    assert f'<span class="{classes}">' in page
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("facts", "label"),
-    [
-        ({"rollout_seconds_per_step": 4.2}, ">rollouts of a step<"),
-        ({"seconds_per_step": 4.2}, ">a step<"),
-        ({"seconds_warm_start": 61.5, "warm_start_cached": False}, ">warm start<"),
-        ({"seconds_warm_start": 61.5, "warm_start_cached": True}, ">warm start, made earlier<"),
-    ],
-)
-def test_tile_says_what_took_the_time(tmp_path: Path, facts: dict[str, object], label: str) -> None:
-    folder = make_run(tmp_path / "demo")
-    (folder / "summary.json").write_text(json.dumps(facts), encoding="utf-8")
-    assert label in report_of(folder)[0]
 
 
 STEPS = [("train", step) for step in range(21, 31)]

@@ -348,7 +348,9 @@ def test_a_run_is_followed_while_it_is_written(tmp_path: Path) -> None:
     out = io.StringIO()
     path = tmp_path / "metrics.jsonl"
     with following(path, 9, Console(file=out, width=60)):
-        path.write_text('{"step": 0, "kind": "eval", "a/b/success": 0.25}\n{"step": 5, "kind": "train"}\n{"st')
+        path.write_text(
+            '{"step": 0, "kind": "eval", "a/b/success": 0.25}\n{"step": 5, "kind": "update"}\n{"step": 5, "kind": "train"}\n{"st'
+        )
     first, second = out.getvalue().splitlines()
     assert first == "held-out at step 0/9  success 25\u00a0%  0 ms"
     assert second == "step 5/9  0 ms  held-out 25\u00a0% at step 0"

@@ -65,9 +65,7 @@ def test_a_command_line_of_the_cookbook_gives_the_golden_command(
     ("argv", "told"),
     [
         (["--", "--rollout-sample-hook-path", "a.b"], "--rollout-sample-hook-path"),  # slime's
-        (["--", "--recompute-granularity", "full"], "fsdp has no option --recompute-granularity; use --gradient-check"),
         ([*MEGATRON, "--", "--gradient-checkpointing"], "; use --recompute-granularity full"),
-        (["--", "--async-buffer-size", "4"], "; use --update-weights-interval"),
         (["--", "--wandb-run-name", "x"], "--wandb-run NAME"),
         (["--", "--lora-rank", "8"], "--train-backend megatron"),
         ([*MEGATRON, "--", "--attn-implementation", "sdpa"], "; use --attention-backend"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import pytest
 from orl_rollout.episodes.journal import Journal
 from orl_rollout.openreward import OpenRewardClient
@@ -14,14 +13,7 @@ from orl_testing import environments as envs
 
 from tests.kit.episodes import RENDERER, config_of, model, task_of
 from tests.servers.compare import episodes_of_journal, episodes_of_server
-from tests.servers.play import FILE, Foreign
 from tests.servers.serve import Logged
-
-
-def test_file_names_at_least_twelve_environments() -> None:
-    listed = msgspec.yaml.decode(FILE.read_bytes(), type=dict[str, Foreign])
-    assert len(listed) >= 12
-    assert all(len(foreign.commit) == 40 and foreign.calls for foreign in listed.values())
 
 
 @pytest.fixture

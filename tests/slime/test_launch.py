@@ -91,8 +91,6 @@ def test_a_command_line_of_cookbook_and_tutorial_gives_the_golden_command(
         ([*APART, "--", *FULLY_ASYNC, "--partial-rollout"], "--partial-rollout: --rollout-function-path"),
         ([*APART, "--", *FULLY_ASYNC, "--dynamic-sampling-filter-path", "a.b"], "--dynamic-sampling-filter-path: "),
         ([*APART, "--set", "thinking=strip", "--", *FULLY_ASYNC], "makes several samples of a rollout"),
-        (["--", "--gradient-checkpointing"], "ignore; use --recompute-granularity full"),
-        (["--", "--async-buffer-size", "4"], "ignore; use --update-weights-interval"),
     ],
 )
 def test_options_slime_mishandles_are_refused_with_advice(orl: Orl, argv: list[str], told: str) -> None:
@@ -422,9 +420,3 @@ def test_asked_wandb_without_a_key_is_offline(orl: Orl, working: Path) -> None:
 def test_a_model_folder_that_is_absent_is_named(orl: Orl) -> None:
     told = "# it would not start on this machine: --model ./none: no such folder"
     assert told in orl.planned("--model", "./none", "--model-args", "qwen3-0.6B")
-
-
-def test_named_cluster_is_joined(orl: Orl, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_ADDRESS", "http://head.example:8265")
-    plan = orl.planned()
-    assert "GPUs but the run needs" not in plan

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from orl_core.render import Renderer
@@ -37,6 +38,7 @@ def test_guarded_text_forms_no_control_string_at_its_edges(texts: set[str], said
     assert controls.sequence(beside + guarded) == controls.sequence(guarded + beside) == controls.sequence(beside)
 
 
+@pytest.mark.slow
 def test_a_thousand_reserved_tokens_are_certified() -> None:
     reserved = [f"<|reserved_special_token_{number}|>" for number in range(1000)]
     renderer = Renderer(HFTokenizer(build(template("qwen3"), (*QWEN3_ADDED, *reserved))))
