@@ -108,19 +108,3 @@ def test_page_of_errors_has_messages_of_every_area() -> None:
     assert [section.split("\n", 1)[0] for section in sections] == [*errors.AREAS]
     assert sum(section.count("\n- ") for section in sections) > 250
     assert "``… exists already. Choose another --name``" in sections[0]
-
-
-@pytest.mark.parametrize(
-    ("raised", "expected"),
-    [
-        ('raise ConfigError(f"{file}: no such {kind!r}. Name " "another")', ["…: no such …. Name another"]),
-        ('raise cli.UsageError("the name" + name + "is wrong")', ["the name…is wrong"]),
-        ('raise KeyError("not one of ours")', []),
-        ("raise ConfigError(mistakes)", []),
-        ("raise", []),
-    ],
-)
-def test_message_is_read_with_values_left_open(raised: str, expected: list[str], tmp_path: Path) -> None:
-    (tmp_path / "src").mkdir()
-    (tmp_path / "src" / "module.py").write_text(raised, "utf-8")
-    assert [*errors.messages(tmp_path)] == expected

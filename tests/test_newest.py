@@ -82,12 +82,6 @@ def test_search_that_is_out_of_time_gives_what_is_left() -> None:
     assert left == NAMES[:8]
 
 
-def test_failed_tests_run_again_in_place_of_the_paths() -> None:
-    words = newest.again(["-k", "x", "tests/core", "tests/test_newest.py::test_one"], ["tests/a.py::b"])
-    assert words[:2] == ["-k", "x"]
-    assert [word for word in words if word.startswith("tests")] == ["tests/a.py::b"]
-
-
 def test_failure_before_any_test_collects_again() -> None:
     words = newest.again(["tests/core"], [])
     assert (words[0], words[-1]) == ("tests/core", "--collect-only")

@@ -13,7 +13,6 @@ import pytest
 from orl_testing import SglangServer
 from transformers import AutoTokenizer
 
-from benchmarks import throughput
 from benchmarks.throughput import Deck, Mix, bare, flush, ours
 from benchmarks.throughput_model import ADDED, SPECIAL, make_model, make_tokenizer
 
@@ -66,14 +65,6 @@ async def test_both_clients_play_the_same_mix(model: Path) -> None:
             counts.append(server.prompt_tokens)
             await flush(server.url)
     assert counts[0] == counts[1]
-
-
-@pytest.mark.slow
-async def test_command_prints_figures(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    async with serving() as server:
-        words = ["--url", server.url, "--model", str(model), "--rollouts", "2", "--turns", "2", "--action", "4"]
-        assert await asyncio.to_thread(throughput.main, [*words, "--new", "120", "--rounds", "1"]) == 0
-    assert "bare client" in capsys.readouterr().out
 
 
 def test_new_ids_too_few_for_a_call_and_a_result_are_refused(model: Path) -> None:

@@ -99,15 +99,6 @@ def test_engine_that_holds_no_rollout_is_named(model: Path):
     assert "--max-context-len" in told
 
 
-def test_room_of_the_engines_is_told(model: Path):
-    """0.7 x 79 GiB less 1.1 GiB of weights is room for 61 rollouts of 8,192 ids at 114,688 bytes each."""
-    assert (
-        "the engines hold 61 rollouts of 8192 ids at a time, of 512"
-        in estimated(model, "0.6B", MEGATRON, layout(1), H100).table
-    )
-    assert "the engines hold 488 rollouts" in estimated(model, "0.6B", MEGATRON, layout(8), *[H100] * 8).table
-
-
 @pytest.mark.parametrize(
     ("more", "less"),
     [

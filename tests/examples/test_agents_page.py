@@ -56,11 +56,3 @@ def test_rollouts_are_won(words: list[str], tmp_path: Path, guess_number: str, m
     entries = [*read_journal(tmp_path / "out")]
     assert [(entry.success, entry.trajectory.error) for entry in entries] == [(True, "")] * TASKS
     assert all(len(entry.trajectory.turns) <= GUESSES for entry in entries)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("words", words_of("train-local"), ids=range(len(words_of("train-local"))))
-def test_trainings_are_planned(words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(ROOT)
-    assert main(["train", "local", *words, "--dry-run"]) == 0
-    assert "16 steps" in capsys.readouterr().out

@@ -24,7 +24,7 @@ from orl_core.messages import TextBlock, ToolResult, ToolSpec
 from orl_core.task import Task
 from orl_core.trajectory import RolloutSpec, StopReason, Trajectory
 from orl_gateway import AgentEpisode
-from orl_gateway.agent.agent_player import AgentPlayer, player_of, shared_gateway, variables_of
+from orl_gateway.agent.agent_player import AgentPlayer, player_of, shared_gateway
 from orl_gateway.agent.program import environment_of, run_command
 from orl_rollout.loop.clock import never
 from orl_rollout.loop.loop import rollout
@@ -297,22 +297,6 @@ def test_program_gets_no_secret_of_this_process(monkeypatch: pytest.MonkeyPatch)
     given = environment_of(agent, {"ORL_PROMPT": "Play."})
     assert "planted-secret" not in json.dumps(given)
     assert (given["MY_KEY"], given["MODE"], given["ORL_PROMPT"]) == ("wanted", "fast", "Play.")
-
-
-async def test_variables_are_those_of_the_episode_alone() -> None:
-    seen: list[AgentEpisode] = []
-
-    async def looks(episode: AgentEpisode) -> None:
-        seen.append(episode)
-
-    await play(looks, session_of(1.0))
-    variables = variables_of(seen[0])
-    assert variables["OPENAI_BASE_URL"] == variables["ANTHROPIC_BASE_URL"] + "/v1"
-    assert variables["ORL_PROMPT"] == "Play."
-    assert variables["OPENAI_API_KEY"] in variables["ORL_MCP_URL"]
-    with pytest.raises(openai.APIConnectionError):  # the episode is over, and its server with it
-        async with AsyncOpenAI(base_url=seen[0].base_url, api_key="none", max_retries=0) as client:
-            await client.models.list()
 
 
 async def test_server_ends_with_its_last_episode() -> None:

@@ -128,13 +128,6 @@ def test_run_names_converted_weights_of_its_last_step() -> None:
         model_of(folder)
 
 
-def test_checkpoint_elsewhere_is_linked() -> None:
-    folder = run_folder("local")
-    elsewhere = hugging_face(Path("elsewhere").absolute())
-    (folder / "checkpoint").symlink_to(elsewhere)
-    assert model_of(folder) == str(elsewhere)
-
-
 @pytest.mark.parametrize("command", [["rollout"], ["train", "local"], ["doctor"]])
 def test_commands_refuse_a_model_in_another_format(capsys: Capture, command: list[str]) -> None:
     saved(Path("converted"), None)

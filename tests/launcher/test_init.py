@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openreward.environments import Environment
 from orl_core.config import Secret, load_config
 from orl_core.config.schema import editor_schema
 from orl_core.errors import ConfigError
@@ -32,7 +31,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tests.kit.mystery import Mystery
 from tests.kit.serving import free_port
-from tests.launcher.kinds import Exam, Files
 from tests.launcher.platform_api import platform_api
 
 Capture = pytest.CaptureFixture[str]
@@ -254,39 +252,14 @@ def test_schema_in_a_checkout_is_that_of_configs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("served", "splits"), [(Mystery, (("train",), ("test",))), (Exam, (("easy",), ("validation",)))]
-)
-def test_file_for_a_server_trains_two_steps(
-    model: str, capsys: Capture, served: type[Environment], splits: tuple[tuple[str, ...], ...]
-) -> None:
-    with serve(served) as server:
+def test_file_for_a_server_trains_two_steps(model: str, capsys: Capture) -> None:
+    """On groups that are small."""
+    with serve(Mystery) as server:
         assert main(["init", server.url, "--model", model, "--output", "my.yaml"]) == 0
         assert "To train: orl train local --config my.yaml" in capsys.readouterr().out.replace("uv run ", "")
-        name = f"local/{served.__name__.lower()}"
-        environment = load_config(Path("my.yaml")).environment(name)
-        assert (environment.splits, environment.eval_splits) == splits
-        trains_two_steps(name, capsys)
-
-
-@pytest.mark.slow
-def test_files_with_a_secret_train_two_steps(model: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    with serve(Files) as sessions, platform_api() as platform:
-        monkeypatch.setenv("OPENREWARD_API_URL", platform.url)
-        monkeypatch.setenv("OPENREWARD_SESSION_URL", sessions.url)
-        monkeypatch.setenv("OPENREWARD_API_KEY", "a key of OpenReward")
-        monkeypatch.setenv("OPENAI_API_KEY", KEY)
-        platform.needed = ["OPENAI_API_KEY"]
-        assert main(["init", "Org/Files", "--model", model, "--output", "my.yaml"]) == 0
-        trains_two_steps("Org/Files", capsys, "--set", "rollout.upload=false")
-    assert all(KEY.encode() not in path.read_bytes() for path in Path().rglob("*") if path.is_file())
-
-
-def trains_two_steps(name: str, capsys: Capture, *more: str) -> None:
-    """Train with the file that was written, on groups that are small."""
-    small = ["--num-rollout", "2", "--rollout-batch-size", "2", "--n-samples", "2", "--set", "eval.max_tasks=2"]
-    short = ["--max-response-len", "8", "--set", f"environments.{name}.max_turns=2"]
-    assert main(["train", "local", "--config", "my.yaml", "--name", "two", *small, *short, *more]) == 0
+        small = ["--num-rollout", "2", "--rollout-batch-size", "2", "--n-samples", "2", "--set", "eval.max_tasks=2"]
+        short = ["--max-response-len", "8", "--set", "environments.local/mystery.max_turns=2"]
+        assert main(["train", "local", "--config", "my.yaml", "--name", "two", *small, *short]) == 0
     assert "2 steps" in capsys.readouterr().out
     rows = [row for row in read(Path("runs/two/metrics.jsonl")) if row.kind == "train"]
     assert [row.overall("judged") for row in rows] == [4.0, 4.0]

@@ -12,7 +12,6 @@ from orl_launcher.view.catalog import Catalog, state_of
 from orl_launcher.view.curves import charts_of
 from orl_launcher.view.progress import Course, following
 from orl_launcher.view.report import write_report
-from orl_launcher.view.tables import metrics_table
 from orl_rollout.run_folder import metrics_log
 from orl_rollout.run_folder.metrics_log import MetricsRow
 from orl_rollout.run_folder.record import read_record
@@ -64,9 +63,6 @@ def test_progress_says_how_many_were_judged() -> None:
     row = MetricsRow(step=1, kind="train", metrics=counts(4, success=0.5))
     assert FIRST in course.line(row)
     assert "12 of 16 judged, 4 in ERROR" in course.brief(row)
-    none = course.line(MetricsRow(step=2, kind="eval", metrics=counts(16)))
-    assert "0 of 16 judged, 16 in ERROR" in none
-    assert "success" not in none
     assert "judged" not in Course(8).line(MetricsRow(step=0, kind="eval", metrics=counts(0, success=1.0)))
     aborted = {**counts(0, success=1.0), f"{ENVIRONMENT}/judged": 15.0}
     assert "15 of 16 judged  success" in Course(8).line(MetricsRow(step=0, kind="eval", metrics=aborted))
@@ -80,19 +76,6 @@ def test_terminal_says_how_many_were_judged(capsys: Capture, run: Path, monkeypa
     assert f"n {FIRST}" not in page
     assert f"to 100\u00a0%, {FIRST})" in page  # by environment
     assert page.count("258 of 272 judged, 14 in ERROR") >= 2  # the curve, and the run
-    console = Console(file=io.StringIO(), record=True, width=200)
-    console.print(metrics_table(counts(14, success=1.0)))
-    console.print(metrics_table(counts(16)))
-    told = console.export_text()
-    assert FIRST in told
-    assert "0 of 16 judged, 16 in ERROR" in told
-
-
-def test_json_has_the_judged_and_what_is_to_be_said(capsys: Capture, run: Path) -> None:
-    tree = printed(capsys, "show", str(run))
-    judged = [curve["values"] for curve in tree["curves"] if (curve["name"], curve["kind"]) == ("judged", "eval")]
-    assert judged == [[2.0]]
-    assert any("14 in ERROR" in notice for notice in tree["notices"])
 
 
 async def test_pages_say_how_many_were_judged(run: Path) -> None:

@@ -18,7 +18,7 @@ from orl_launcher import made_models
 from orl_launcher.made_models import cached_model, chats_of, rows_of
 from orl_launcher.playground import first_model
 from orl_playground import gguf, tiny_model
-from orl_playground.game import END, MIDDLE, WIDER, Game, end, middle, play, scattered
+from orl_playground.game import END, MIDDLE, end, middle, play, scattered
 from orl_playground.guess_number import tools
 from orl_playground.tiny_tokenizer import ADDED_TOKENS, NUMBERS, SPECIAL_TOKENS, build_tokenizer, texts_of
 from orl_rollout import load_tokenizer
@@ -155,16 +155,6 @@ def test_scattered_guesses_are_anywhere_in_the_range():
 
 def test_megatron_is_given_the_shape_of_the_checkpoint(checkpoint):
     check_shape("guess-number.sh", checkpoint)
-
-
-def test_the_games_of_guessing_are_the_same_pieces_to_the_model(tokenizer):
-    prompts = [
-        Game(low=8, high=19, secret=9).prompt,
-        Game(low=8, high=8 + max(WIDER) - 1, secret=9).prompt,
-    ]
-    first, second = (tokenizer.encode(prompt) for prompt in prompts)
-    assert len(first) == len(second) < 10
-    assert sum(one != other for one, other in zip(first, second, strict=True)) == 1  # the end of the range
 
 
 def test_a_second_call_reuses_the_folder(checkpoint, monkeypatch):

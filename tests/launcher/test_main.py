@@ -125,14 +125,6 @@ def test_a_wrong_command_line_is_one_line_that_suggests(capsys: Capture, argv: l
     assert hint in fails(capsys, 2, *argv)
 
 
-def test_a_broken_configuration_is_one_line_with_file_and_path(capsys: Capture, tmp_path: Path) -> None:
-    broken = tmp_path / "broken.yaml"
-    broken.write_text("environments: {Org/Env: {max_turns: 0}}\n", encoding="utf-8")
-    line = fails(capsys, 1, "train", "local", "--config", str(broken))
-    assert str(broken) in line
-    assert "max_turns" in line
-
-
 def test_missing_configuration_says_how_to_get_one(capsys: Capture) -> None:
     told = fails(capsys, 1, "train", "local", "--config", "nowhere.yaml")
     assert "nowhere.yaml: no such file" in told
@@ -423,19 +415,6 @@ Path("c.yaml").write_text(f"environments: {{Org/Env: {{base_url: '{base_url}'}}}
 sys.argv[1:] = ["prepare", "--config", "c.yaml", "--output", "out/tasks.jsonl"]
 program()
 """
-
-
-@pytest.mark.slow
-def test_a_command_that_waits_for_a_server_ends_with_the_signal(tmp_path: Path) -> None:
-    started = subprocess.Popen(
-        [sys.executable, "-c", WAITS], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert started.stdout is not None
-    assert started.stdout.readline() == "asked\n"
-    started.terminate()
-    _, errors = started.communicate(timeout=60)
-    assert (started.returncode, errors) == (143, "orl: interrupted\n")
-    assert not list(tmp_path.glob("out/*"))
 
 
 @pytest.mark.usefixtures("heeds_hangup")

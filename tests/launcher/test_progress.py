@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from orl_launcher.view.progress import BAR, Course, counting, following
+from orl_launcher.view.progress import Course, counting, following
 from orl_rollout.logs import working
 from orl_rollout.run_folder import metrics_log
 from orl_rollout.run_folder.metrics_log import MetricsRow
@@ -47,19 +47,6 @@ def test_line_has_phases_success_and_time_left() -> None:
     told = "step 3/10  4.0 s (rollouts 2.5 s, training 1.5 s)  held-out 25\u00a0% at step 0  49.0 s left"
     assert course.line(row(3, **phases)) == told
     assert "left" not in course.line(row(10))
-
-
-def test_bar_has_time_left_first_and_fits_100_columns() -> None:
-    clock = Time()
-    course = Course(1200, clock)
-    course.line(MetricsRow(step=100, kind="eval", seconds=1.0, metrics={"a/b/success": 0.25}))
-    course.line(row(100))
-    clock.now += 260
-    later = row(105, **{"a/b/success": 0.5, "a/b/valid_calls": 0.98, "rollout_seconds": 2.5})
-    course.line(later)
-    told = course.brief(later)
-    assert told == "step 105/1200  15 h 49 min left  success 50\u00a0%  held-out 25\u00a0% at step 100"
-    assert BAR + len(told) + len("0:00:00") + 2 <= 100
 
 
 def test_counted_work_has_a_line_at_each_tenth() -> None:

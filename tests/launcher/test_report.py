@@ -116,8 +116,8 @@ def test_a_folder_that_lacks_a_file(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("high", "units", "label"),
     [
-        *((13_000.0, SECONDS, "4 h"), (600.0, SECONDS, "10 min"), (45.0, SECONDS, "60 s"), (1.0, SHARE, "75 %")),
-        *((13_000.0, NUMBER, "15 k"), (2e9, NUMBER, "2 G"), (1500.0, NUMBER, "1500"), (0.004, NUMBER, "0.004")),
+        *((13_000.0, SECONDS, "4 h"), (1.0, SHARE, "75 %")),
+        *((2e9, NUMBER, "2 G"), (0.004, NUMBER, "0.004")),
     ],
 )
 def test_axis_is_labelled_in_units(high: float, units: tuple[tuple[float, str], ...], label: str) -> None:

@@ -119,17 +119,6 @@ def words(tmp_path: Path, url: str, *more: str) -> list[str]:
     return ["rollout", "--config", LOCAL, *to, *wide, *more]
 
 
-@pytest.mark.slow
-def test_agent_of_the_command_line_plays(tmp_path: Path, model: PreTrainedTokenizerFast, served: list[str]) -> None:
-    with engine(guessing(model)) as url:
-        assert main(words(tmp_path, url, "--max-tasks", "2", "--agent", "tests.kit.playing_agent:plays", *served)) == 0
-    entries = [*read_journal(tmp_path / "runs" / "out")]
-    assert len(entries) == 2
-    assert all(turn.messages for entry in entries for turn in entry.trajectory.turns)  # the agent said them
-    config = json.loads((tmp_path / "runs" / "out" / "config.json").read_text(encoding="utf-8"))
-    assert config["agent"] == "tests.kit.playing_agent:plays"
-
-
 def test_agent_is_a_function_or_a_command(capsys: Capture) -> None:
     assert agent("m.n:f") == "m.n:f"
     assert agent("my-agent --headless 'two words'") == {"command": ["my-agent", "--headless", "two words"]}

@@ -14,7 +14,7 @@ from orl_core.text import visible
 from orl_core.trajectory import Generation, Turn
 from orl_launcher import cli, main
 from orl_launcher.view.pieces import Role, pieces_of
-from orl_launcher.view.tables import metrics_table, pass_at_k_table, plain_table
+from orl_launcher.view.tables import plain_table
 from orl_launcher.view.terminal import Terminal
 from rich.progress import Progress
 from rich.text import Text
@@ -43,20 +43,6 @@ def test_whatever_is_printed_is_made_visible():
     assert unfit(text) == []
     assert "[bold]line[/bold]" in text
     assert text.count("\u241b") >= 5
-
-
-def test_pass_at_1_alone_has_no_table_beside_success():
-    metrics = {
-        "a/b/rollouts": 4.0,
-        "a/b/pass@1": 0.5,
-        "a/b/tasks": 4.0,
-        "a/b/judged": 4.0,
-        "a/b/success": 0.5,
-        "a/b/valid_calls": 1.0,
-    }
-    assert pass_at_k_table(metrics).row_count == 0
-    assert pass_at_k_table({**metrics, "a/b/pass@2": 0.75}).row_count == 1
-    assert "100\u00a0%" in printed(metrics_table(metrics))
 
 
 def test_colours_and_progress_of_our_own_stay():

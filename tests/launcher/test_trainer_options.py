@@ -47,14 +47,6 @@ def test_trainer_has_options_of_its_own_and_no_others(trainer: str) -> None:
             assert (f"--{option.name} " in shown) == (option.name in own)
 
 
-def test_options_keep_their_spelling() -> None:
-    spelled = {option.name: option.path for name in TRAINERS for option in options.options_of(name)}
-    assert spelled["slime-path"] == "trainer.slime.path"
-    assert spelled["miles-path"] == "trainer.miles.path"
-    assert spelled["async"] == "trainer.cluster.async"
-    assert spelled["lora-rank"] == "trainer.local.lora_rank"
-
-
 @pytest.mark.parametrize("words", [["local", "--tp", "2"], ["--lora-rank", "2", "local"], ["--lr", "1e-3"]])
 def test_trainer_comes_first(words: list[str]) -> None:
     with pytest.raises(cli.UsageError, match=r"trainer comes first|TRAINER"):

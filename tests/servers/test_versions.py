@@ -21,17 +21,14 @@ from orl_core.messages import FailureKind, ToolCall, text_of
 from orl_core.trajectory import Generation, RolloutSpec, StopReason
 from orl_launcher.doctor.environments import check_environments
 from orl_launcher.doctor.report import Report
-from orl_launcher.main import main
 from orl_rollout.loop.loop import rollout
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.run_folder.metrics_log import read
 from orl_rollout.tasks.file import read_tasks
 from orl_rollout.tasks.prepare import prepare
 from orl_testing import ScriptedEngine
 from rich.console import Console
 
 from tests.kit.episodes import RENDERER, TOKENIZER
-from tests.local.checkpoints import write_checkpoint
 from tests.servers.process import installed, serving
 
 pytestmark = pytest.mark.servers
@@ -115,17 +112,6 @@ async def test_version_lists_and_plays(sdk: Sdk, tmp_path: Path) -> None:
     assert [call["number"] for call in sdk.calls()] == [1, 3]
     assert all("token" in call["secrets"] for call in sdk.calls())
     assert text_of(played.turns[0].results[0].content) == "\n".join(["    yes"] * 2000)
-
-
-@pytest.mark.parametrize("sdk", [VERSIONS[0], VERSIONS[3]], indirect=True)
-def test_file_of_init_trains_two_steps(sdk: Sdk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_checkpoint(tmp_path / "model")
-    assert main(["init", sdk.url, "--model", "model", "--output", "my.yaml"]) == 0
-    small = ["--num-rollout", "2", "--n-samples", "2", "--max-response-len", "8", "--set", "eval.max_tasks=2"]
-    assert main(["train", "local", "--config", "my.yaml", "--name", "two", *small]) == 0
-    rows = [row for row in read(Path("runs/two/metrics.jsonl")) if row.kind == "train"]
-    assert [row.overall("judged") for row in rows] == [10.0, 10.0]  # five tasks, two rollouts of each
 
 
 @pytest.mark.parametrize("sdk", VERSIONS, indirect=True)

@@ -100,15 +100,6 @@ def test_failure_after_a_recovery_ends_the_run(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
-def test_a_run_says_what_a_dry_run_would_have_said_of_it(
-    caplog: pytest.LogCaptureFixture, python: str, working: Path
-) -> None:
-    assert trained(python, working, "--model-args", "qwen3-0.6B", "--wandb-project", "mine") == 0
-    assert "Weights & Biases" in caplog.text
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("cluster")
 def test_an_interrupted_run_ends_its_trainer_and_keeps_what_there_is(
     monkeypatch: pytest.MonkeyPatch, python: str, working: Path
 ) -> None:
@@ -121,17 +112,6 @@ def test_an_interrupted_run_ends_its_trainer_and_keeps_what_there_is(
         os.kill(seen["process"], 0)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("cluster")
-def test_unreadable_checkpoint_is_refused_before_start(
-    capsys: pytest.CaptureFixture[str], python: str, working: Path
-) -> None:
-    other = str(checkpoint(working / "other", model_type="unheard_of"))
-    assert trained(python, working, "--model-args", "qwen3-0.6B", "--load", other) == 1
-    assert f"`orl convert slime {other}`" in capsys.readouterr().err
-    assert not (working / "runs/run/trainer.log").exists()
-
-
 @pytest.mark.usefixtures("cluster")
 def test_cluster_lacking_a_secret_is_refused_before_start(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str, working: Path
@@ -140,20 +120,6 @@ def test_cluster_lacking_a_secret_is_refused_before_start(
     assert trained(python, working, "--model-args", "qwen3-0.6B") == 1
     assert "no OPENREWARD_API_KEY: start Ray there with it in the environment" in capsys.readouterr().err
     assert not (working / "runs/run/seen.json").exists()
-
-
-@pytest.mark.slow
-def test_a_missing_variable_keeps_a_cluster_of_our_own_from_starting(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str, working: Path
-) -> None:
-    monkeypatch.setenv("STAND_IN_GPUS", "1")
-    told = "not set in the environment: OPENREWARD_API_KEY"
-    config = str(working / "elsewhere.yaml")
-    assert trained(python, working, "--model-args", "qwen3-0.6B") == 1
-    assert told in capsys.readouterr().err
-    assert not (working / "runs/run/ray.log").exists()
-    monkeypatch.setenv("OPENREWARD_API_KEY", "orl-secret-key")
-    assert told not in planning.planned(capsys, "slime", python, config=config)
 
 
 @pytest.mark.slow

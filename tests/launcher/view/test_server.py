@@ -108,15 +108,6 @@ async def test_every_kind_of_run_has_its_pages(runs: Path) -> None:
     assert files_in(runs) == before
 
 
-async def test_run_without_measurements_is_listed(runs: Path) -> None:
-    (runs / "local" / "metrics.jsonl").unlink()
-    os.utime(runs / "local" / "config.json", (9e5, 9e5))
-    async with viewed(runs) as client:
-        listed = await (await client.get(f"/{TOKEN}/")).text()
-    assert re.search(r"<td>1970-01-1\d \d\d:\d\d</td>", listed)
-    assert '<td class="number">3 min 34 s</td>' in listed
-
-
 def test_state_of_a_run_tells_what_became_of_it(tmp_path: Path) -> None:
     folders = {name: make_run(tmp_path / name, steps=2, finished=False) for name in ("begun", "starting", "killed")}
     first, *_ = (folders["begun"] / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
