@@ -46,7 +46,6 @@ def test_argument_of_another_type_is_refused_by_name(function: str, given: tuple
     [
         (lambda: orl_core.parse("a", tools=[LOOK, None]), r"tools\[1\]"),  # pyright: ignore[reportArgumentType]
         (lambda: orl_core.format_tools([SPEC]), r"tools\[0\]"),  # pyright: ignore[reportArgumentType]
-        (lambda: orl_core.system_prompt([SPEC]), r"tools\[0\]"),  # pyright: ignore[reportArgumentType]
         (lambda: orl_core.system_prompt([SPEC], template="{tools}"), r"tools\[0\]"),  # pyright: ignore[reportArgumentType]
         (lambda: orl_core.text_of([{"type": "text", "text": "a"}]), r"content\[0\]"),  # pyright: ignore[reportArgumentType]
         (lambda: Message(role="user", content="Hello").text, "`content` "),  # pyright: ignore[reportArgumentType]

@@ -279,7 +279,6 @@ def test_flags_of_no_trainer_or_two_kinds_are_refused(flags: object, subject: st
     "tree",
     [
         {"environments": {"A/B": {"base_url": "http://user:hush-hush@host:8000"}}},
-        {"environments": {"A/B": {"base_url": "https://hush-hush@host"}}},
         {"environments": {"A/B": {"base_url": "https://host/x?token=hush-hush"}}},
         {"environments": {"A/B": {"base_url": ["https://host", "https://me:hush-hush@host"]}}},
         {"environments": {"A/B": {}}, "trainer": {"mine": {"url": "https://me:hush-hush@host"}}},

@@ -24,7 +24,7 @@ from orl_launcher.view.episode import episode_rows
 from orl_launcher.view.pieces import load_decoder
 from orl_launcher.view.progress import following
 from orl_launcher.view.report import examples_of, page_of, write_report
-from orl_launcher.view.tables import BARS, closing_table, curves_table, episode_view, episodes_table, sparkline
+from orl_launcher.view.tables import BARS, episode_view, episodes_table, sparkline
 from orl_launcher.view.wording import duration, number
 from orl_rollout.episodes.frames import frame
 from orl_rollout.episodes.journal import Entry, encode_entry, read_journal
@@ -138,24 +138,6 @@ def test_run_that_has_not_played_is_named(capsys: Capture) -> None:
     Path("runs/d/config.json").write_text('{"environments": {"playground/GuessNumber": {}}}', encoding="utf-8")
     assert main(["show"]) == 1
     assert "runs/d: the run has not played yet" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("steps", "basis"), [(7, "mean of 3 steps"), (30, "mean of 5 steps"), (3, "")])
-def test_table_and_sparkline_have_one_rule(tmp_path: Path, steps: int, basis: str) -> None:
-    rows = [{"step": step + 1, "kind": "train", "a/b/reward": float(step)} for step in range(steps)]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    record = read_record(tmp_path)
-    change = record.change("reward")
-    assert change is not None
-    before, after = map(number, change)
-    console = Console(record=True, width=200, file=io.StringIO())
-    for table in (closing_table(record), curves_table(record)):
-        console.print(table)
-    (above,) = [line for line in console.export_text(clear=False).splitlines() if line.startswith(" reward, training")]
-    (below,) = [line for line in console.export_text().splitlines() if line.startswith("reward")]
-    assert above.split()[-2:] == [before, after]
-    assert f"{before} → {after}" in below
-    assert (basis in above, basis in below, "mean" in above) == (True, True, bool(basis))
 
 
 def test_tokenizer_beside_the_journal_shows_the_ids(capsys: Capture, run: Path) -> None:

@@ -35,8 +35,6 @@ def megatron(folder: Path, step: str) -> Path:
     ("estimator", "normalised", "hooked", "roles"),
     [
         ("grpo", False, False, False),
-        pytest.param("gspo", False, False, False, marks=pytest.mark.slow),
-        pytest.param("cispo", False, False, False, marks=pytest.mark.slow),
         pytest.param("reinforce_plus_plus", True, True, False, marks=pytest.mark.slow),
         pytest.param("reinforce_plus_plus_baseline", True, False, False, marks=pytest.mark.slow),
         ("ppo", True, False, True),
