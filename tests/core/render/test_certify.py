@@ -13,7 +13,7 @@ from orl_core.render import Renderer
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
 from tests.core.render.conversations import TEMPLATES
-from tests.kit.tokenizers import build, template, tokenizer
+from tests.kit.tokenizers import build, renderer_of, template
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 QWEN3 = template("qwen3")
@@ -31,7 +31,7 @@ PUBLISHED = [
 
 @pytest.mark.parametrize("name", [*TEMPLATES, *PUBLISHED])
 def test_chatml_templates_pass(name: str) -> None:
-    certificate = Renderer(tokenizer(name)).certificate
+    certificate = renderer_of(name).certificate
     assert certificate.passed
     assert [check.check.split()[0] for check in certificate.checks] == [
         *("2", "3", "5", "4", "6", "7", "8", "9", "10", "12", "11", "12", "13", "parse")
@@ -39,9 +39,9 @@ def test_chatml_templates_pass(name: str) -> None:
 
 
 def test_a_default_system_prompt_is_noted() -> None:
-    (_, note) = Renderer(tokenizer("qwen2_5")).certificate.notes
+    (_, note) = renderer_of("qwen2_5").certificate.notes
     assert "You are Qwen, created by Alibaba Cloud" in note
-    assert len(Renderer(tokenizer("qwen3")).certificate.notes) == 1
+    assert len(renderer_of("qwen3").certificate.notes) == 1
 
 
 class _Leaky(HFTokenizer):

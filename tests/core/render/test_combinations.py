@@ -8,7 +8,7 @@ from orl_core.messages import ToolSpec, text_message
 from orl_core.render import Renderer
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
-from tests.kit.tokenizers import QWEN3_ADDED, build, template
+from tests.kit.tokenizers import QWEN3_ADDED, build, renderer_of, template
 
 QWEN3 = template("qwen3")
 SYSTEM, USER = text_message("system", "Be brief."), text_message("user", "Who did it?")
@@ -79,7 +79,7 @@ def test_differing_results_and_user_message_are_refused_together() -> None:
 def test_text_that_the_template_moves_behind_the_calls_is_noted() -> None:
     """As Gemma 4, which prints an action's text after its results. The sampled ids keep their place."""
     end = "{%- if " + CALLED + " and messages[-2].content %}{{- messages[-2].content + '<|im_end|>' }}{%- endif %}"
-    plain, moved = (Renderer(HFTokenizer(build(changed(end=tail)))) for tail in ("", end))
+    plain, moved = renderer_of("qwen3"), Renderer(HFTokenizer(build(changed(end=end))))
     assert moved.extend((), (KNIFE,), calls_before=0) == plain.extend((), (KNIFE,), calls_before=0)
     assert any("moves" in note for note in moved.certificate.notes)
 
