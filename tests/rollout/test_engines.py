@@ -60,6 +60,7 @@ async def test_ids_logprobs_and_version_are_taken_exactly(wire: Wire) -> None:
     assert generation.token_ids == tuple(ANSWER)
     assert list(generation.logprobs) == logprobs_of(PROMPT, ANSWER)
     assert (generation.finish_reason, generation.weight_version) == ("stop", "7")
+    assert generation.seconds > 0
 
 
 FAULTS: dict[Fault, type[EngineError]] = {

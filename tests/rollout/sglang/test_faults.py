@@ -7,45 +7,13 @@ import time
 
 import pytest
 from aiohttp import web
-from orl_core.errors import EngineAnswerError, EngineError, EngineRefused, EngineTimeout, EngineUnavailable
+from orl_core.errors import EngineError
 from orl_rollout.edge.http import ERROR_BYTES
 from orl_rollout.engine_connection import Timeouts
 from orl_rollout.sglang.client import SglangEngine
 from orl_testing import Fault, FaultKind, SglangServer
 
 from tests.kit.serving import ANSWER, HANGS, PROMPT, SAMPLING, answering, free_port, leaving_no_task, replying, serving
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        *(Fault(kind=FaultKind.STATUS, at=0, status=status) for status in (408, 429, 500, 502, 503, 504)),
-        Fault(kind=FaultKind.RESET, at=0),
-        Fault(kind=FaultKind.RESET_MID_BODY, at=0),
-    ],
-    ids=lambda fault: f"{fault.kind}-{fault.status}",
-)
-async def test_a_passing_fault_is_retried_with_the_same_request(fault: Fault) -> None:
-    async with serving(fault) as (server, engine):
-        generation = await engine.generate(PROMPT, SAMPLING, key="a")
-    assert generation.token_ids == tuple(ANSWER)
-    assert [request.body for request in server.requests] == [server.requests[0].body] * 2
-
-
-@pytest.mark.parametrize(
-    ("fault", "cause"),
-    [
-        (Fault(kind=FaultKind.STATUS, status=400), EngineRefused),
-        (Fault(kind=FaultKind.STATUS, status=503), EngineUnavailable),
-        (Fault(kind=FaultKind.HANG), EngineTimeout),
-        (Fault(kind=FaultKind.SHORT_LOGPROBS), EngineAnswerError),
-    ],
-    ids=lambda value: getattr(value, "kind", None),
-)
-async def test_fault_has_the_class_of_its_cause(fault: Fault, cause: type[EngineError]) -> None:
-    async with serving(fault, timeouts=Timeouts(read=0.2, retry=0.0)) as (_, engine):
-        with pytest.raises(cause):
-            await engine.generate(PROMPT, SAMPLING, key="a")
 
 
 async def test_a_server_that_dies_and_comes_back_is_found_again() -> None:
@@ -82,14 +50,6 @@ async def test_connection_closed_while_idle_is_replaced() -> None:
     assert answers == 3
 
 
-@pytest.mark.parametrize("status", [400, 401, 404, 413])
-async def test_a_refusal_is_not_retried_and_carries_the_message(status: int) -> None:
-    async with serving(Fault(kind=FaultKind.STATUS, status=status, message="too\nlong")) as (server, engine):
-        with pytest.raises(EngineError, match=f"HTTP {status}: too long$"):
-            await engine.generate(PROMPT, SAMPLING, key="a")
-    assert server.received == 1
-
-
 @pytest.mark.parametrize(
     ("body", "message"),
     [
@@ -117,19 +77,6 @@ async def test_a_redirect_is_not_followed() -> None:
     async with answering(handler) as engine:
         with pytest.raises(EngineError, match="HTTP 307"):
             await engine.generate(PROMPT, {}, key="a")
-
-
-async def test_cancelling_disconnects_at_once() -> None:
-    async with serving(Fault(kind=FaultKind.HANG)) as (server, engine):
-        request = asyncio.ensure_future(engine.generate(PROMPT, SAMPLING, key="a"))
-        await server.until_running(1)
-        cancelled = time.monotonic()
-        request.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await request
-        await server.until_running(0)
-        assert time.monotonic() - cancelled < 10
-        assert server.disconnected == 1
 
 
 async def test_cancelling_ends_a_pause_between_attempts() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -102,48 +101,6 @@ async def test_the_cache_can_be_flushed_only_while_nothing_runs() -> None:
             server.abort()
         assert (await client.get("/flush_cache"))[0] == 200
         assert (await client.generate())["meta_info"]["cached_tokens"] == 0
-
-
-# Stop strings, where the server can decode
-
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
-
-
-def letters(ids: Sequence[int]) -> str:
-    """Ids below 26 are letters, those above are pairs of them."""
-    return "".join(LETTERS[token] if token < 26 else LETTERS[token // 26 - 1] + LETTERS[token % 26] for token in ids)
-
-
-@pytest.mark.parametrize(
-    ("sampling", "count", "matched", "text"),
-    [
-        ({"stop": "c"}, 3, "c", "ab"),
-        ({"stop": ["x", "bc"]}, 3, "bc", "a"),
-        ({"stop": ["bc"], "no_stop_trim": True}, 3, "bc", "abc"),
-        ({"stop": ["cd"]}, 4, "cd", "ab"),  # the last id reaches past the string and is kept whole
-        ({"stop": ["cd"], "no_stop_trim": True}, 4, "cd", "abcde"),
-        ({"stop": ["ce"]}, 6, 7, "abcdef"),  # begins like a stop and continues otherwise
-        ({"stop": ["c"], "stop_token_ids": [1]}, 2, 1, "a"),
-        ({"stop": ["b"], "stop_token_ids": [1]}, 2, 1, "a"),  # an id is looked at before a string
-        ({"stop": ["b"], "stop_token_ids": [1], "ignore_eos": True}, 2, "b", "a"),
-        ({"stop": ["f"]}, 5, "f", "abcde"),
-    ],
-    ids=str,
-)
-async def test_a_stop_string_ends_with_all_its_ids(sampling: Any, count: int, matched: Any, text: str) -> None:
-    script = [0, 1, 2, 4 * 26 + 4, 5, 7]  # a b c de f h
-    async with standing([script], decode=letters) as (_, client):
-        answer = await client.generate(**sampling)
-    assert answer["output_ids"] == script[:count]
-    assert answer["meta_info"]["finish_reason"] == {"type": "stop", "matched": matched}
-    assert answer["text"] == text
-
-
-async def test_the_length_is_looked_at_before_any_stop() -> None:
-    async with standing([[0, 1, 2]], decode=letters) as (_, client):
-        answer = await client.generate(stop="c", max_new_tokens=3)
-    assert answer["meta_info"]["finish_reason"] == {"type": "length", "length": 3}
-    assert answer["text"] == "abc"
 
 
 async def test_prompt_close_to_the_context_is_refused() -> None:

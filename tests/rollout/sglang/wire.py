@@ -29,7 +29,7 @@ class Client:
             return response.status, await response.json() if "json" in response.content_type else await response.text()
 
     async def generate(self, ids: Any = PROMPT, **body: Any) -> dict[str, Any]:
-        names = ("max_new_tokens", "stop_token_ids", "ignore_eos", "stop", "no_stop_trim")
+        names = ("max_new_tokens", "stop_token_ids", "ignore_eos")
         sampling = {name: body.pop(name) for name in names if name in body}
         status, answer = await self.post("/generate", {"input_ids": ids, "sampling_params": sampling, **body})
         assert status == 200, answer

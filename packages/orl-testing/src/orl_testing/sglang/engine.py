@@ -12,7 +12,7 @@ from typing import Any
 
 from orl_testing.sglang.checksums import checksums_of
 from orl_testing.sglang.faults import Fault, FaultKind
-from orl_testing.sglang.model import OUTPUT_HEADROOM, Decode, Policy, PrefixCache, Score, cut, logprobs_of
+from orl_testing.sglang.model import OUTPUT_HEADROOM, Policy, PrefixCache, Score, cut, logprobs_of
 from orl_testing.sglang.scheduler import Scheduler, Task
 from orl_testing.sglang.wire import GenerateRequest, Refused, ServedGeneration
 
@@ -22,16 +22,8 @@ class ServedModel:
 
     headroom = OUTPUT_HEADROOM
 
-    def __init__(
-        self,
-        policy: Policy | Iterable[Sequence[int]],
-        *,
-        context_tokens: int,
-        token_seconds: float,
-        decode: Decode | None,
-    ) -> None:
+    def __init__(self, policy: Policy | Iterable[Sequence[int]], *, context_tokens: int, token_seconds: float) -> None:
         self._policy = policy if callable(policy) else _in_order(policy)
-        self._decode = decode
         self._cache = PrefixCache()
         self._scheduler = Scheduler()
         self._token_seconds = token_seconds
@@ -110,7 +102,7 @@ class ServedModel:
             raise Refused(500, f"memory is released: {', '.join(sorted(self.released))}")
         prompt, started = request.input_ids, time.monotonic()
         room = self.context_tokens - self.headroom - len(prompt)
-        ids, finish = cut(self._policy(prompt, request.sampling_params), request.sampling_params, room, self._decode)
+        ids, finish = cut(self._policy(prompt, request.sampling_params), request.sampling_params, room)
         try:
             async with self._scheduler.slot(request.rid) as task:
                 cached = min(self._cache.match(prompt), len(prompt) - 1)

@@ -1,9 +1,9 @@
 """A stand-in for SGLang on loopback, at token level: a scripted model behind the wire shapes of SGLang 0.5.12.
 
-It serves what rollout code and trainers ask of an engine or a router: generation with stop ids and stop strings, aborts
-and pauses, weight versions, a prefix cache. It takes `token_seconds` for each id, makes requests fail on demand and
+It serves what rollout code and trainers ask of an engine or a router: generation with stop ids, aborts and pauses,
+weight versions, a prefix cache. It takes `token_seconds` for each id, makes requests fail on demand and
 keeps what it was sent. It must not know the engine client, so that the two can disagree. Streams, several samples and
-stop_regex are answered 400; penalties and `min_new_tokens` do not change what the script says.
+stop strings are answered 400; penalties and `min_new_tokens` do not change what the script says.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from msgspec import Struct
 from orl_testing.sglang.control import control_routes
 from orl_testing.sglang.engine import ServedModel
 from orl_testing.sglang.faults import Fault, FaultKind, FaultPlan, scripted_faults
-from orl_testing.sglang.model import Decode, Policy
+from orl_testing.sglang.model import Policy
 from orl_testing.sglang.wire import GenerateRequest, Refused, ServedGeneration, read_request, write_answer
 
 REQUESTS_KEPT = 1024
@@ -45,7 +45,6 @@ class SglangServer(ServedModel):
         faults: the first that fits a request is taken; or a plan, such as `seeded_faults` makes.
         context_tokens: longer requests are refused, as SGLang does.
         token_seconds: the time that sampling one id takes.
-        decode: the text of ids, for stop strings and the `text` of answers; without it stop strings are refused.
         port: 0 takes a free one.
     """
 
@@ -56,10 +55,9 @@ class SglangServer(ServedModel):
         faults: Sequence[Fault] | FaultPlan = (),
         context_tokens: int = 32768,
         token_seconds: float = 0.0,
-        decode: Decode | None = None,
         port: int = 0,
     ) -> None:
-        super().__init__(policy, context_tokens=context_tokens, token_seconds=token_seconds, decode=decode)
+        super().__init__(policy, context_tokens=context_tokens, token_seconds=token_seconds)
         self._plan = faults if callable(faults) else scripted_faults(faults)
         self._port = port
         self._runner: web.AppRunner | None = None
@@ -91,11 +89,11 @@ class SglangServer(ServedModel):
 
     def read(self, body: dict[str, Any]) -> GenerateRequest:
         """Read the body of a request for ids."""
-        return read_request(body, self.context_tokens, decodes=self._decode is not None)
+        return read_request(body, self.context_tokens)
 
     def write(self, request: GenerateRequest, sampled: ServedGeneration, kind: FaultKind | None) -> bytes:
         """Return the body of an answer, with the damage that `kind` asks for."""
-        return write_answer(request, sampled, self._decode, kind)
+        return write_answer(request, sampled, kind)
 
     @property
     def connections(self) -> int:
