@@ -100,8 +100,8 @@ PUBLIC = {
         "logprobs_of seeded_faults"
     ),
     "orl_testing.environments": (
-        "Compared Conversation Duplicates Echo Endless Failing FailingSetup FlakySetup GALLERY Hanging HangingTeardown "
-        "INFINITE_REWARD Indented NAN_REWARD NanReward OUTPUTS PIXEL Picture Served SlowSetup Telltale Terminal "
+        "Compared Conversation Duplicates Echo Endless Failing FailingSetup GALLERY Hanging HangingTeardown "
+        "Indented NAN_REWARD NanReward OUTPUTS PIXEL Picture Served SlowSetup Telltale Terminal "
         "Trouble drawers serve serve_apart"
     ),
     "orl_tinker": "plan train",

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from orl_core.errors import ConfigError
 from orl_local.engine.lora import ADAPTER, policy_weights, with_adapters
 from orl_local.engine.served_engine import Server, WeightSender
 from orl_local.run import train
@@ -16,7 +15,6 @@ from torch import Tensor
 from transformers import Qwen3ForCausalLM
 
 from tests.local.checkpoints import weights_of
-from tests.local.distance import ROUNDING, distance
 from tests.local.fakes import Player, by_row, make_run, rows
 from tests.local.stand_in import Direct, served
 
@@ -80,21 +78,3 @@ def test_engine_samples_with_the_adapters(whole: Path, checkpoint: Path):
     steps = [row for row in rows(run) if row["kind"] == "train"]
     assert len(steps) == 2
     assert all(row["logprob_difference"] < 1e-4 for row in steps)
-
-
-@pytest.mark.slow
-def test_run_continues_its_adapters(checkpoint: Path, tmp_path: Path, whole: Path):
-    first = whole / "trainer" / "checkpoint-1"
-    run = make_run(tmp_path / "run", checkpoint, lora_rank=RANK, load=str(first))
-    player = Player(run.config, by_row)
-    train(run, player.open)
-    assert all(key.startswith("train/2/") for key in player.keys)
-    ours, theirs = weights_of(run.folder / "checkpoint"), weights_of(whole / "checkpoint")
-    assert distance(list(ours.values()), list(theirs.values())) < ROUNDING
-
-
-@pytest.mark.parametrize("rank", [None, RANK + 1])
-def test_other_rank_is_refused(checkpoint: Path, tmp_path: Path, whole: Path, rank: int | None):
-    run = make_run(tmp_path / "run", checkpoint, lora_rank=rank, num_rollout=9, load=str(whole / "checkpoint"), lr=1e-3)
-    with pytest.raises(ConfigError, match="lora_rank"):
-        train(run)

@@ -73,10 +73,8 @@ def test_setting_that_cannot_be_obeyed_is_refused(
 
 
 def test_workers_need_a_server(checkpoint: Path, tmp_path: Path):
-    run = make_run(tmp_path / "run", checkpoint)
-    rollout = structs.replace(run.config.rollout, workers=2)
     with pytest.raises(ConfigError, match=r"`rollout.workers` is 2.*the engine is transformers"):
-        plan(structs.replace(run, config=structs.replace(run.config, rollout=rollout)))
+        plan(with_context(make_run(tmp_path / "run", checkpoint), workers=2))
 
 
 def test_workers_need_one_server(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -136,6 +134,11 @@ def test_sglang_that_cannot_run_is_refused(monkeypatch: pytest.MonkeyPatch):
         engine_of("sglang", TINY, ())
 
 
+def with_gpus(monkeypatch: pytest.MonkeyPatch, gib: int, count: int) -> None:
+    monkeypatch.setattr(engine_plan, "missing_for_sglang", lambda: "")
+    monkeypatch.setattr(planning, "gpu_memory", lambda: (Gpu(total=gib << 30, free=gib << 30),) * count)
+
+
 @pytest.mark.parametrize(
     ("trainer", "gpus", "ranks", "share", "releases"),
     [
@@ -156,8 +159,7 @@ def test_gpus_are_divided(
     share: float,
     releases: bool,
 ):
-    monkeypatch.setattr(engine_plan, "missing_for_sglang", lambda: "")
-    monkeypatch.setattr(planning, "gpu_memory", lambda: (Gpu(total=80 << 30, free=80 << 30),) * 4)
+    with_gpus(monkeypatch, 80, 4)
     made = planning.planned(make_run(tmp_path / "run", checkpoint, **{"engine": "sglang", **trainer}))
     assert (made.engine.gpus, made.ranks, made.engine.memory_share) == (gpus, ranks, share)
     assert made.releases is releases or made.engine.url
@@ -175,8 +177,7 @@ def test_gpus_are_divided(
 def test_division_that_cannot_be_is_refused(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainer: dict[str, Any], said: str
 ):
-    monkeypatch.setattr(engine_plan, "missing_for_sglang", lambda: "")
-    monkeypatch.setattr(planning, "gpu_memory", lambda: (Gpu(total=80 << 30, free=80 << 30),) * 4)
+    with_gpus(monkeypatch, 80, 4)
     with pytest.raises(ConfigError, match=said):
         planning.planned(make_run(tmp_path / "run", checkpoint, **{"engine": "sglang", **trainer}))
 
@@ -185,8 +186,7 @@ def test_division_that_cannot_be_is_refused(
 def test_rollouts_ahead_need_memory_for_both(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gib: int, fits: bool
 ):
-    monkeypatch.setattr(engine_plan, "missing_for_sglang", lambda: "")
-    monkeypatch.setattr(planning, "gpu_memory", lambda: (Gpu(total=gib << 30, free=gib << 30),))
+    with_gpus(monkeypatch, gib, 1)
     extra = ("--sglang-mem-fraction-static", "0.3" if fits else "0.89")
     with nullcontext() if fits else pytest.raises(ConfigError, match="--async needs memory"):
         assert planned(tmp_path, checkpoint, *extra, engine="sglang", asynchronous=True).command

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -25,10 +25,10 @@ from orl_local.policy import Child, LocalPolicy, Ranks
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.sglang.client import SglangEngine
 from orl_rollout.training.rows import Row
-from safetensors.torch import load_file
 from torch import Tensor
 
 from tests.kit.quick import every_fifth
+from tests.local.checkpoints import weights_of
 from tests.local.distance import ROUNDING, distance
 from tests.local.fakes import make_run
 from tests.local.stand_in import Direct, served
@@ -92,23 +92,25 @@ def test_ranks_have_the_gradients_of_one(checkpoint: Path, model: Any, case: str
             same(found, expected)
 
 
-def rows_of_a_run(model: Any) -> list[Row]:
-    return rows_for(model, split=True)
-
-
-def weights_of(folder: Path) -> list[Tensor]:
-    return [*load_file(folder / "model.safetensors").values()]
+def tensors_of(folder: Path) -> list[Tensor]:
+    return [*weights_of(folder).values()]
 
 
 def run_of(folder: Path, checkpoint: Path, **trainer: Any) -> Run:
     return make_run(folder, checkpoint, max_logprob_difference=1e9, **trainer)
 
 
-async def trained(run: Run, rows: Sequence[Row], count: int, folder: Path) -> list[dict[str, int]]:
-    """Make a step with `count` ranks, save it in `folder`, and return the fingerprints of each rank."""
+@asynccontextmanager
+async def placed(run: Run, count: int = RANKS) -> AsyncGenerator[Ranks]:
     async with Ranks(count) as ranks:
         await ranks.begin(planned(run))
         await ranks.call("place")
+        yield ranks
+
+
+async def trained(run: Run, rows: Sequence[Row], count: int, folder: Path) -> list[dict[str, int]]:
+    """Make a step with `count` ranks, save it in `folder`, and return the fingerprints of each rank."""
+    async with placed(run, count) as ranks:
         assert (await ranks.call("update", [*rows], 1))["grad_norm"] > 0
         await ranks.call("save", folder, 1)
         return [await child.call("fingerprints") for child in ranks.children]
@@ -117,21 +119,19 @@ async def trained(run: Run, rows: Sequence[Row], count: int, folder: Path) -> li
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [None, 4])
 async def test_processes_train_as_one(checkpoint: Path, tmp_path: Path, model: Any, rank: int | None) -> None:
-    run, rows = run_of(tmp_path / "run", checkpoint, lora_rank=rank), rows_of_a_run(model)
+    run, rows = run_of(tmp_path / "run", checkpoint, lora_rank=rank), rows_for(model, split=True)
     await trained(run, rows, 1, tmp_path / "one")
     first, second = await trained(run, rows, RANKS, tmp_path / "two")
     assert first == second
-    assert distance(weights_of(tmp_path / "two"), weights_of(tmp_path / "one")) < ROUNDING
-    assert distance(weights_of(tmp_path / "two"), weights_of(checkpoint)) > 1e-4
+    assert distance(tensors_of(tmp_path / "two"), tensors_of(tmp_path / "one")) < ROUNDING
+    assert distance(tensors_of(tmp_path / "two"), tensors_of(checkpoint)) > 1e-4
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", range(RANKS))
 async def test_death_of_a_rank_ends_the_others(checkpoint: Path, tmp_path: Path, model: Any, victim: int) -> None:
-    run, rows = run_of(tmp_path / "run", checkpoint, num_rollout=1000), rows_of_a_run(model)
-    async with Ranks(RANKS) as ranks:
-        await ranks.begin(planned(run))
-        await ranks.call("place")
+    run, rows = run_of(tmp_path / "run", checkpoint, num_rollout=1000), rows_for(model, split=True)
+    async with placed(run) as ranks:
         policy = LocalPolicy(ranks, Engines({}))
 
         async def steps() -> None:
@@ -152,10 +152,8 @@ async def test_death_of_a_rank_ends_the_others(checkpoint: Path, tmp_path: Path,
 @pytest.mark.slow
 async def test_rank_without_memory_ends_the_step_of_all(checkpoint: Path, tmp_path: Path, model: Any) -> None:
     """A batch that one rank refuses is applied in none."""
-    run, rows = make_run(tmp_path / "run", checkpoint, max_logprob_difference=1e-9), rows_of_a_run(model)
-    async with Ranks(RANKS) as ranks:
-        await ranks.begin(planned(run))
-        await ranks.call("place")
+    run, rows = make_run(tmp_path / "run", checkpoint, max_logprob_difference=1e-9), rows_for(model, split=True)
+    async with placed(run) as ranks:
         before = [await child.call("fingerprints") for child in ranks.children]
         with pytest.raises(EngineError, match="differ"):
             await asyncio.wait_for(ranks.call("update", rows, 1), 60)

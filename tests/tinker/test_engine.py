@@ -126,7 +126,7 @@ async def test_deadline_ends_the_wait_for_a_session(checkpoint: Path, path: str)
         server.faults["weights_info"] = [503] * 100
         trainer = TrainerConfig(seed=1, sections={"tinker": {"tinker_url": server.url, "lora_rank": 2}})
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(2), Adapters(trainer, str(checkpoint), path, 60.0):
+            async with asyncio.timeout(1), Adapters(trainer, str(checkpoint), path, 60.0):
                 pass
         assert server.refused["retrieve_future"] + server.refused["weights_info"] > 0
 

@@ -43,7 +43,7 @@ def trained(run: Run, script: Any = by_row) -> Player:
 
 
 def test_run_writes_its_files(server: Served, checkpoint: Path, tmp_path: Path):
-    run = run_at(server, tmp_path / "run", checkpoint, held_out=2, save_interval=1)
+    run = run_at(server, tmp_path / "run", checkpoint, held_out=2, save_interval=1, tensorboard=True)
     player = trained(run)
     assert (player.opened, player.closed) == (1, 1)
     found = rows(run)
@@ -63,17 +63,26 @@ def test_run_writes_its_files(server: Served, checkpoint: Path, tmp_path: Path):
     noted = checkpoint_in(run.folder / "checkpoint")
     assert noted is not None
     assert (noted.trainer, noted.step, noted.model) == ("tinker", 2, str(checkpoint))
+    events = EventAccumulator(str(run.folder / "tensorboard")).Reload()
+    for name in ("loss", "learning_rate", "toy/Env/judged", "toy/Env/success"):
+        event, _ = events.Tensors(f"train/{name}")
+        assert (event.step, make_ndarray(event.tensor_proto)) == (1, pytest.approx(found[1][name]))
+    assert [one.step for one in events.Tensors("eval/toy/Env/judged")] == [0, 1, 2]
     with pytest.raises(ConfigError, match="server"):
         paths_of(structs.replace(run.config.trainer, model=str(run.folder / "checkpoint")))
 
 
 def test_run_continues_from_its_checkpoint(server: Served, checkpoint: Path, tmp_path: Path):
-    """The weights are those of a run that was never interrupted."""
+    """The weights are those of a run that was never interrupted; other settings are refused."""
     whole = run_at(server, tmp_path / "whole", checkpoint, num_rollout=2)
     trained(whole)
     first = run_at(server, tmp_path / "first", checkpoint, num_rollout=1)
     trained(first)
     place = str(tmp_path / "first" / "checkpoint")
+    for changed in ({"lr": 0.1}, {"lora_rank": 8}, {"num_rollout": 1}, {"load": str(tmp_path)}):
+        run = run_at(server, tmp_path / "second", checkpoint, **{"num_rollout": 2, "load": place, **changed})
+        with pytest.raises(ConfigError, match="--load"):
+            plan_run(run)
     second = run_at(server, tmp_path / "second", checkpoint, num_rollout=2, load=place)
     trained(second)
     assert [row["step"] for row in rows(second)] == [2]
@@ -82,16 +91,6 @@ def test_run_continues_from_its_checkpoint(server: Served, checkpoint: Path, tmp
     for name, weight in models[0].weights().items():
         assert (weight - models[2].weights()[name]).abs().max() < 1e-5  # a lost update or state makes 1e-3
     assert rows(second)[0]["loss"] == pytest.approx(rows(whole)[1]["loss"], abs=1e-6)
-
-
-def test_run_refuses_a_checkpoint_of_other_settings(server: Served, checkpoint: Path, tmp_path: Path):
-    first = run_at(server, tmp_path / "first", checkpoint, num_rollout=1)
-    trained(first)
-    place = str(tmp_path / "first" / "checkpoint")
-    for changed in ({"lr": 0.1}, {"lora_rank": 8}, {"num_rollout": 1}, {"load": str(tmp_path)}):
-        run = run_at(server, tmp_path / "second", checkpoint, **{"num_rollout": 2, "load": place, **changed})
-        with pytest.raises(ConfigError, match="--load"):
-            plan_run(run)
 
 
 def test_step_without_a_rollout_that_trains_makes_no_update(server: Served, checkpoint: Path, tmp_path: Path):
@@ -108,16 +107,6 @@ def test_plan_tells_what_a_run_would_do(server: Served, checkpoint: Path, tmp_pa
     assert server.url in plan.engine
     assert [one for one in plan.problems if "TINKER" in one] == []
     assert server.server.draws == []
-
-
-def test_tensorboard_has_the_metrics(server: Served, checkpoint: Path, tmp_path: Path):
-    run = run_at(server, tmp_path / "run", checkpoint, held_out=2, num_rollout=1, tensorboard=True)
-    trained(run)
-    events = EventAccumulator(str(run.folder / "tensorboard")).Reload()
-    for name in ("loss", "learning_rate", "toy/Env/judged", "toy/Env/success"):
-        (event,) = events.Tensors(f"train/{name}")
-        assert (event.step, make_ndarray(event.tensor_proto)) == (1, pytest.approx(rows(run)[1][name]))
-    assert [one.step for one in events.Tensors("eval/toy/Env/judged")] == [0, 1]
 
 
 @pytest.mark.slow

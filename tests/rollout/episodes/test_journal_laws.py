@@ -153,7 +153,7 @@ def bomb(size: int) -> bytes:
 
 def test_record_that_inflates_beyond_any_is_left_out():
     whole = frame(b"first")
-    file = io.BytesIO(whole + bomb(1 << 30) + frame(b"last"))
+    file = io.BytesIO(whole + bomb(1 << 28) + frame(b"last"))
     tracemalloc.start()
     try:
         assert [one.content for one in read_frames(file)] == [b"first", b"last"]

@@ -30,7 +30,7 @@ import pytest
 from orl_core.datum import to_data
 from orl_core.errors import SessionError
 from orl_core.limits import Limits
-from orl_core.messages import FailureKind, ImageBlock, TextBlock, ToolCall, ToolResult, text_of
+from orl_core.messages import FailureKind, TextBlock, ToolCall, ToolResult, text_of
 from orl_core.trajectory import Generation, RolloutSpec, StopDetail, StopReason
 from orl_rollout.loop.loop import rollout
 from orl_rollout.tasks.plain import PlainRow, PlainSession, plain_task
@@ -316,12 +316,6 @@ async def test_11_the_blocks_of_a_result_share_its_budget():
     assert "cut here" in shown(engine, 1)
 
 
-async def test_11_an_image_is_refused_loudly():
-    image = ToolResult(name="act", content=(ImageBlock(data="", mime_type="image/png"),))
-    trajectory = await play(ScriptedEngine([say(call())]), session_of(image))
-    assert "image" in trajectory.error
-
-
 async def test_12_sampling_parameters_are_used_and_not_changed():
     job = RolloutSpec(
         task=TASK, rollout_id="k", sampling={"temperature": 0.1, "top_p": 0.5, "max_new_tokens": 7}, evaluation=True
@@ -356,12 +350,3 @@ async def test_the_trainers_budget_of_a_turn_reaches_the_engine():
     engine = ScriptedEngine([say(call())])
     await rollout(job, session=session_of(result(finished=True)), renderer=RENDERER, engine=engine)
     assert engine.requests[0].sampling["max_new_tokens"] == 16384
-
-
-@pytest.mark.parametrize("token", [RENDERER.vocabulary_size, 1 << 30])
-async def test_id_outside_the_vocabulary_is_the_engines_fault(token: int):
-    made = Generation(token_ids=(token,), logprobs=(-0.5,), finish_reason="length")
-    trajectory = await play(ScriptedEngine([made]), session_of())
-    assert trajectory.stop_reason is StopReason.ERROR
-    assert str(token) in trajectory.error
-    assert not trajectory.trainable

@@ -16,7 +16,7 @@ from orl_rollout.loop.session import Opening
 from orl_testing import ScriptedEngine, ScriptedSession
 from orl_testing.scripted import Hang
 
-from tests.rollout.loop.loop_play import TOOLS, call, play, result, say, session_of
+from tests.rollout.loop.loop_play import RENDERER, TOOLS, call, play, result, say, session_of
 
 
 async def test_7_abort_under_the_hosts_flag_does_not_train():
@@ -75,6 +75,10 @@ FAULTS = {
     "engine later": lambda: (ScriptedEngine([say(call()), EngineError("dead")]), session_of(result())),
     "call": lambda: (ScriptedEngine([say(call())]), session_of(OSError("dead"))),
     "no ids": lambda: (ScriptedEngine([Generation(token_ids=(), logprobs=(), finish_reason="stop")]), session_of()),
+    "foreign id": lambda: (
+        ScriptedEngine([Generation(token_ids=(RENDERER.vocabulary_size,), logprobs=(-0.5,), finish_reason="length")]),
+        session_of(),
+    ),
     "image": lambda: (
         ScriptedEngine([say(call())]),
         session_of(ToolResult(name="act", content=(ImageBlock(data="", mime_type="image/png"),))),

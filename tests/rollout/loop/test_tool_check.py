@@ -69,9 +69,7 @@ TREE = {"type": "object", "properties": {"x": {"$ref": "#"}}}
     ("schema", "arguments", "words"),
     [
         (SCHEMA, {"count": "x"}, 'at $.count: "x" is not of type "integer", and "x" is not of type "null"'),
-        (SCHEMA, {"count": 1, "kind": "green"}, 'at $.kind: "green" is not one of ["red", "blue"]'),
         (SCHEMA, {"count": 1, "where": {"at": [1, "q"]}}, 'at $.where.at[1]: "q" is not of type "number"'),
-        (SCHEMA, {}, 'at $: "count" is a required property'),
         (SCHEMA, {"count": 1, "size": 2}, "at $: Additional properties are not allowed ('size' was unexpected)"),
         (SCHEMA, {"count": 1, "kind": "g" * 1000}, f'at $.kind: "{"g" * 79}… is not one of ["red", "blue"]'),
         (field(oneOf=[{"type": "string"}, {"minimum": 1}]), {"x": 0}, 'at $.x: 0 is not of type "string", and 0 is'),

@@ -22,6 +22,12 @@ def header_values(requests):
             yield base64.b64decode(value).decode() if name == "x-secrets" else value
 
 
+def secrets_sent(gallery, before):
+    """Return the secrets of the first session that was created since so many requests."""
+    sent = next(headers["x-secrets"] for path, headers in gallery.requests[before:] if path == "/create")
+    return json.loads(base64.b64decode(sent))
+
+
 @pytest.mark.parametrize("send", [False, True])
 async def test_the_key_goes_to_a_self_hosted_server_only_if_told_so(gallery, monkeypatch, send):
     monkeypatch.setenv("OPENREWARD_API_KEY", KEY)
@@ -60,8 +66,7 @@ async def test_a_secret_without_a_value_is_not_sent(gallery, monkeypatch):
     before = len(gallery.requests)
     async with Playing("Echo", gallery.url, secrets={"missing": None}):
         pass
-    sent = next(headers["x-secrets"] for path, headers in gallery.requests[before:] if path == "/create")
-    assert "missing" not in json.loads(base64.b64decode(sent))
+    assert "missing" not in secrets_sent(gallery, before)
 
 
 async def test_a_secret_that_the_platform_needs_is_asked_for_once(gallery, monkeypatch):
@@ -103,8 +108,7 @@ async def test_hosts_travel_with_the_secret(gallery, monkeypatch):
     hosts = {"weather_key": {"value": None, "hosts": ["api.weather.example"]}, "openai_api_key": "sk-123456789"}
     async with Playing("Echo", gallery.url, secrets=hosts):
         pass
-    sent = next(headers["x-secrets"] for path, headers in gallery.requests[before:] if path == "/create")
-    decoded = json.loads(base64.b64decode(sent))
+    decoded = secrets_sent(gallery, before)
     assert decoded["weather_key"] == {"value": "sunny-and-secret", "allowed_domains": ["api.weather.example"]}
     assert decoded["openai_api_key"]["allowed_domains"] == ["api.openai.com"]
 

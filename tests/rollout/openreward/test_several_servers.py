@@ -15,6 +15,7 @@ from orl_core.config import decode_config
 from orl_core.errors import SessionError
 from orl_core.trajectory import StopReason
 from orl_rollout.edge.http import HttpClient
+from orl_rollout.loop.session import Session
 from orl_rollout.openreward import OpenRewardClient, client
 from orl_rollout.openreward.client import open_listing
 from orl_rollout.openreward.open_sessions import OpenSessions
@@ -22,10 +23,11 @@ from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder.environments import record_versions
 from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.runtime import RolloutRequest, Runtime
+from orl_testing import ScriptedEngine
 from orl_testing import environments as envs
 from orl_testing.environments.server import Served
 
-from tests.kit.episodes import RENDERER, config_of, model, task_of
+from tests.kit.episodes import RENDERER, calling, config_of, model, task_of
 from tests.kit.serving import free_port
 from tests.rollout.openreward.test_open_sessions import lists_in, of_a_dead_process
 
@@ -67,12 +69,17 @@ def client_of(servers: Fleet, listed: OpenSessions | None = None) -> OpenRewardC
     return OpenRewardClient(decode_config({"environments": tree}, "test"), listed)
 
 
+async def open_all(opened: OpenRewardClient, count: int) -> list[Session]:
+    sessions = [opened.session(task_of("Echo", number)) for number in range(count)]
+    for number, session in enumerate(sessions):
+        await session.open(task_of("Echo", number))
+    return sessions
+
+
 async def test_sessions_take_turns_and_stay_with_their_server() -> None:
     with fleet(3) as servers:
         async with client_of(servers) as opened:
-            sessions = [opened.session(task_of("Echo", number)) for number in range(7)]
-            for number, session in enumerate(sessions):
-                await session.open(task_of("Echo", number))
+            sessions = await open_all(opened, 7)
             assert servers.created() == [3, 2, 2]
             assert [served.sessions for served in servers.served] == [3, 2, 2]
             await asyncio.gather(*(session.close() for session in sessions))
@@ -96,12 +103,10 @@ async def test_killed_server_is_left_out_until_it_is_back(monkeypatch: pytest.Mo
     with fleet() as servers:
         async with client_of(servers) as opened, asyncio.timeout(50):
             playing = runtime_of(opened)
-            sessions = [opened.session(task_of("Echo", number)) for number in range(4)]
-            for number, session in enumerate(sessions):
-                await session.open(task_of("Echo", number))
+            sessions = await open_all(opened, 4)
             await asyncio.to_thread(servers.stop, 1)
             before = servers.created()
-            outcomes = await asyncio.gather(*(play(playing, f"away {number}") for number in range(12)))
+            outcomes = await asyncio.gather(*(play(playing, f"left out {number}") for number in range(12)))
             assert [outcome.trajectory.error for outcome in outcomes] == [""] * 12
             assert not any(outcome.replayed for outcome in outcomes)
             assert servers.created() == [before[0] + 12, before[1]]
@@ -120,26 +125,24 @@ async def test_rollouts_of_a_killed_server_are_played_again() -> None:
     with fleet() as servers:
         async with client_of(servers) as opened, asyncio.timeout(50):
             playing, killed = runtime_of(opened), asyncio.Event()
+            ready = asyncio.Semaphore(0)
 
-            class Slow:
+            class Slow(ScriptedEngine):
                 """Plays one action, and the rest after the kill."""
 
-                def __init__(self) -> None:
-                    self.engine = model(("step",), ("finish",), ("step",), ("finish",))
-                    self.turns = 0
-
                 async def generate(self, *args, **options):
-                    self.turns += 1
-                    if self.turns == 2:
+                    if len(self.requests) == 1:
                         ready.release()
                         await killed.wait()
-                    return await self.engine.generate(*args, **options)
+                    return await super().generate(*args, **options)
 
-            ready = asyncio.Semaphore(0)
             async with asyncio.TaskGroup() as tasks:
                 batch = [
                     tasks.create_task(
-                        playing.play(RolloutRequest(task=task_of("Trouble", name=str(n)), rollout_id=str(n)), Slow())
+                        playing.play(
+                            RolloutRequest(task=task_of("Trouble", name=str(n)), rollout_id=str(n)),
+                            Slow([calling(name) for name in ("step", "finish") * 2]),
+                        )
                     )
                     for n in range(6)
                 ]
@@ -172,9 +175,7 @@ async def test_next_start_closes_sessions_of_every_server(tmp_path: Path) -> Non
     with fleet() as servers:
         listed = OpenSessions(tmp_path)
         async with client_of(servers, listed) as opened:
-            sessions = [opened.session(task_of("Echo", number)) for number in range(4)]
-            for number, session in enumerate(sessions):
-                await session.open(task_of("Echo", number))
+            await open_all(opened, 4)
             of_a_dead_process(tmp_path)
             async with client_of(servers, OpenSessions(tmp_path)):
                 assert [served.sessions for served in servers.served] == [0, 0]

@@ -167,15 +167,6 @@ def test_it_is_the_share_of_choices_that_hold_a_success(outcomes: list[bool], da
     assert pass_at_k(len(outcomes), sum(outcomes), k) == pytest.approx(expected)
 
 
-@given(st.integers(1, 200), st.data())
-def test_it_grows_with_k_and_starts_at_the_success_rate(n: int, data: st.DataObject) -> None:
-    c = data.draw(st.integers(0, n))
-    values = [pass_at_k(n, c, k) for k in range(1, n + 1)]
-    assert values[0] == pytest.approx(c / n)
-    assert values == sorted(values)
-    assert values[-1] == (1.0 if c else 0.0)
-
-
 def test_mean_over_tasks_for_doubling_k_all_tasks_have() -> None:
     means = mean_pass_at_k({"a": [True, False, False, False, False], "b": [True] * 6, "c": []})
     assert means == {1: pytest.approx(0.6), 2: pytest.approx(0.7), 4: pytest.approx(0.9), 5: pytest.approx(1.0)}

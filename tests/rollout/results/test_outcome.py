@@ -129,7 +129,9 @@ def test_module_that_a_function_needs_is_named(tmp_path: Path, monkeypatch: pyte
         named("scores:score")
 
 
-@given(given_back=st.none() | st.text() | st.floats() | st.integers() | st.fractions() | st.just([1.0]))
+@given(
+    given_back=st.none() | st.text() | st.floats() | st.integers() | st.fractions() | st.sampled_from([[1.0], 10**400])
+)
 def test_outcome_of_any_return_value_is_finite_or_an_error(given_back: object):
     outcome = outcome_of(played([1.0]), environment(), NO_SECRETS, of(lambda _: given_back))
     finite = isinstance(given_back, int | float | Fraction) and -1e18 < given_back < 1e18
@@ -137,16 +139,10 @@ def test_outcome_of_any_return_value_is_finite_or_an_error(given_back: object):
     if finite:
         assert outcome.reward == float(given_back)  # type: ignore[arg-type]
     if outcome.trajectory.stop_reason is StopReason.ERROR:
-        assert "the reward function `m:f`" in outcome.trajectory.error
+        assert outcome.trajectory.error.startswith("the reward function `m:f`: ")
         assert not finite
         assert not outcome.success
         assert outcome.reward == 0.0
-
-
-@pytest.mark.parametrize("given_back", ["0.5", None, [1.0], float("nan"), 10**400])
-def test_value_that_is_no_number_is_named(given_back: object):
-    outcome = outcome_of(played([1.0]), environment(), NO_SECRETS, of(lambda _: given_back))
-    assert outcome.trajectory.error.startswith(f"the reward function `m:f`: ValueError: it returned {given_back!r}, ")
 
 
 @given(trajectory=trajectories)

@@ -346,6 +346,7 @@ async def test_disk_that_takes_no_unjudged_rollout_ends_the_run(tmp_path: Path) 
             await playing(PLAIN, journal)(1)
 
 
+@pytest.mark.slow
 def test_process_ends_while_judging_and_loses_nothing(tmp_path: Path, gate: Gate) -> None:
     program = f"""
 import asyncio

@@ -16,8 +16,8 @@ from orl_core.trajectory import StopReason
 from orl_rollout.engine_connection import Timeouts
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.results.outcome import Outcome
-from orl_rollout.runtime import admission
-from orl_rollout.runtime.circuit_breaker import WINDOW, CircuitBreaker
+from orl_rollout.runtime import admission, circuit_breaker
+from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.group_scores import compare
 from orl_rollout.runtime.runtime import RolloutRequest, Runtime
 from orl_rollout.sglang.client import SglangEngine
@@ -28,9 +28,15 @@ from tests.kit.episodes import RENDERER, calling, model, task_of
 from tests.kit.serving import free_port
 from tests.kit.trajectories import ended
 
-pytestmark = pytest.mark.usefixtures("short_pauses")
+pytestmark = pytest.mark.usefixtures("short_pauses", "short_window")
 
 AWAY = 0.6  # seconds
+WINDOW = 8  # rollouts
+
+
+@pytest.fixture
+def short_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(circuit_breaker, "WINDOW", WINDOW)
 
 
 class Restarting:

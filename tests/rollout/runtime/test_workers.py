@@ -21,14 +21,13 @@ from orl_rollout.episodes.journal import Entry, read_journal
 from orl_rollout.recognised_engine import RecognisedEngine
 from orl_rollout.results.metrics import stats_of, training_metrics
 from orl_rollout.results.outcome import Outcome
-from orl_rollout.run_folder.contract import refuse_workers
 from orl_rollout.runtime.circuit_breaker import WINDOW
 from orl_rollout.runtime.runtime import Runtime
 from orl_rollout.runtime.workers import Workers, open_player, share_of
 from orl_rollout.sglang.client import SglangEngine
 from orl_rollout.training.play import Batch, play
 from orl_rollout.vllm.client import VllmEngine
-from orl_testing.environments import Served
+from orl_testing.environments import Served, Trouble, serve
 
 from tests.kit.episodes import calling, model, task_of
 from tests.kit.serving import engine, free_port
@@ -66,6 +65,12 @@ def batch_of(rollouts: int, temperature: float = 1.0, **spec: Any) -> Batch:
 
 
 NEVER = batch_of(4, 0.0, at="tool", call=0, does="hang")
+
+
+@pytest.fixture(scope="module")
+def gallery() -> Generator[Served]:
+    with serve(Trouble) as served:
+        yield served
 
 
 @pytest.fixture(scope="module")
@@ -153,12 +158,6 @@ def test_workers_without_a_share_are_refused(tree: dict[str, Any], message: str)
     with pytest.raises(ConfigError, match=message):
         decode_config({**tree, "rollout": {"workers": 3, **tree.get("rollout", {})}}, "test")
     decode_config({**tree, "rollout": {"workers": 1, **tree.get("rollout", {})}}, "test")
-
-
-def test_workers_are_refused_with_the_reason() -> None:
-    refuse_workers(config_of("http://there", 1), "the model itself samples")
-    with pytest.raises(ConfigError, match=r"`rollout.workers` is 2.*the model itself samples"):
-        refuse_workers(config_of("http://there"), "the model itself samples")
 
 
 @pytest.mark.slow

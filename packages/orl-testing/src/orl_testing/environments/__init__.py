@@ -16,12 +16,11 @@ import os
 os.environ.setdefault("OPENREWARD_LOG_LEVEL", "ERROR")
 os.environ.setdefault("OPENREWARD_DISABLE_UPDATE_CHECK", "1")
 
-from orl_testing.environments.base import INFINITE_REWARD, NAN_REWARD, PIXEL
+from orl_testing.environments.base import NAN_REWARD, PIXEL
 from orl_testing.environments.broken import (
     OUTPUTS,
     Failing,
     FailingSetup,
-    FlakySetup,
     Hanging,
     HangingTeardown,
     NanReward,
@@ -35,7 +34,6 @@ from orl_testing.environments.server import GALLERY, Served, serve, serve_apart
 
 __all__ = [
     "GALLERY",
-    "INFINITE_REWARD",
     "NAN_REWARD",
     "OUTPUTS",
     "PIXEL",
@@ -46,7 +44,6 @@ __all__ = [
     "Endless",
     "Failing",
     "FailingSetup",
-    "FlakySetup",
     "Hanging",
     "HangingTeardown",
     "Indented",

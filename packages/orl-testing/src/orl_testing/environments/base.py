@@ -11,9 +11,8 @@ from openreward.environments import Environment
 from openreward.environments.types import TextBlock, ToolOutput
 from pydantic import BaseModel
 
-# Rewards that the SDK's own server cannot say; `serve` writes the first as NaN and the second as Infinity.
+# A reward that the SDK's own server cannot say; `serve` writes it as NaN.
 NAN_REWARD = 9876543.25
-INFINITE_REWARD = 9876544.25
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 

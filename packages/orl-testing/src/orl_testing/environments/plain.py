@@ -94,7 +94,7 @@ class Conversation(Gallery):
 
 
 class Telltale(Gallery):
-    """Tells the secrets that it was given, in its results and in its errors."""
+    """Tells the secrets that it was given, in its results."""
 
     def __init__(self, task_spec: Any = None, secrets: dict[str, str] | None = None) -> None:
         super().__init__(task_spec or {}, secrets or {})
@@ -104,8 +104,3 @@ class Telltale(Gallery):
     async def tell(self, words: Words) -> ToolOutput:
         """The value of one secret."""
         return output(repr(self.secrets.get(words.text)))
-
-    @tool
-    async def fail(self, words: Words) -> ToolOutput:
-        """Raise with the value of one secret."""
-        raise RuntimeError(f"key {self.secrets.get(words.text)} refused")
