@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any
 
 from aiohttp import web
+from orl_core.trajectory import Generation
 from orl_rollout.engine_connection import Timeouts
 from orl_rollout.sglang.client import SglangEngine
 from orl_testing import Fault, SglangServer
@@ -72,6 +73,12 @@ def replying(**meta: Any) -> Callable[[web.Request], Any]:
         return web.json_response({"text": "", "output_ids": output_ids, "meta_info": meta})
 
     return handler
+
+
+async def answered(**meta: Any) -> Generation:
+    """Ask a server whose answer is well-formed but for `meta`."""
+    async with answering(replying(**meta)) as engine:
+        return await engine.generate(PROMPT, {}, key="a")
 
 
 def free_port() -> int:

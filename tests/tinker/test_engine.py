@@ -131,14 +131,6 @@ async def test_deadline_ends_the_wait_for_a_session(checkpoint: Path, path: str)
         assert server.refused["retrieve_future"] + server.refused["weights_info"] > 0
 
 
-async def test_refusal_is_not_repeated(checkpoint: Path):
-    async with engine_of(checkpoint) as (server, engine):
-        server.faults["asample"] = [400]
-        with pytest.raises(EngineError, match="injected"):
-            await ask(engine)
-        assert server.draws == []
-
-
 async def test_wait_beyond_patience_is_counted(checkpoint: Path):
     hang = asyncio.Event()
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,11 +12,10 @@ import pytest
 from orl_core.errors import EngineError
 from orl_core.trajectory import StopReason
 from orl_rollout.run_folder.contract import Run
-from orl_tinker.resume import saved_in
 from torch import Tensor
 
 from tests.local.fakes import by_row, rows, summary
-from tests.tinker.serving import ROOT, Served, served
+from tests.tinker.serving import Served, served
 from tests.tinker.test_training import run_at, trained
 
 ROUNDING = 3e-5  # an update changes weights by 1e-3
@@ -137,38 +132,6 @@ def test_server_that_refuses_ends_the_run_with_its_error(server: Served, checkpo
         trained(run, refuse)
     assert "injected" in summary(run)["error"]
     assert [row["step"] for row in rows(run)] == [1]
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from tests.tinker.test_training import run_at, trained
-from tests.local.fakes import by_row
-class Away:
-    url = sys.argv[1]
-def script(key):
-    if key == "train/3/5":
-        os.kill(os.getpid(), signal.SIGKILL)
-    return by_row(key)
-trained(run_at(Away(), Path(sys.argv[2]), Path(sys.argv[3]), num_rollout=3, save_interval=1), script)
-"""
-
-
-@pytest.mark.slow
-def test_killed_run_continues_as_if_it_had_not_been(server: Served, checkpoint: Path, tmp_path: Path, undisturbed: Any):
-    folder = tmp_path / "killed"
-    command = [sys.executable, "-c", KILLED, server.url, str(folder), str(checkpoint)]
-    killed = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False, timeout=120)
-    assert killed.returncode == -signal.SIGKILL
-    place = str(folder / "checkpoint")
-    run = run_at(server, tmp_path / "second", checkpoint, num_rollout=3, load=place)
-    saved = saved_in(run.config)
-    assert saved is not None
-    assert saved.step == 2
-    trained(run)
-    assert [row["step"] for row in rows(run)] == [3]
-    assert judged(run) == undisturbed[0][2:]
-    assert difference(last_weights(server), undisturbed[1]) < ROUNDING
 
 
 def test_rollout_whose_engine_fails_is_no_reward(server: Served, checkpoint: Path, tmp_path: Path):

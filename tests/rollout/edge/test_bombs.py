@@ -105,7 +105,7 @@ async def test_a_prompt_far_over_budget_is_not_tokenized(part: str) -> None:
         ),
     }[part]
     async with heartbeat() as measured:
-        trajectory = await play(ScriptedEngine([]), session_of(messages=messages))
+        trajectory = await play([], session_of(messages=messages))
     assert (trajectory.stop_reason, trajectory.turns, trajectory.error) == (StopReason.MAX_TOKENS, (), "")
     assert measured.longest < MAX_STOP
 

@@ -48,53 +48,38 @@ def test_a_name_that_is_no_part_of_a_path_is_refused(name: str, tmp_path: Path) 
         decode_config({"environments": {f"gallery/{name.replace('a/b', '/')}": {}}}, "test")
 
 
-@pytest.mark.parametrize("path", ["/task_range", "/tasks"])
-async def test_a_name_from_a_listing_is_checked(path: str, tmp_path: Path) -> None:
-    class Lying(Answering):
-        body = json.dumps({"env_name": "/evil:8000/x", "tasks": [{}]}).encode()
-        count = (404, [], b"{}") if path == "/tasks" else (200, [], b'{"num_tasks": 1}')
-        answers = {"/num_tasks": count, path: (200, [], body)}
-
-    with envs.serve(envs.Echo, wrap=Lying) as served, pytest.raises(SessionError, match="env_name"):
-        await prepare(config_of("Echo", served.url), tmp_path / "tasks.jsonl")
-    assert not (tmp_path / "tasks.jsonl").exists()
-
-
-@pytest.mark.parametrize("path", ["/task_range", "/tasks"])
-async def test_a_task_that_echoes_the_key_is_not_written(
-    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OPENREWARD_API_KEY", KEY)
-
-    class Echoing(Answering):
-        body = json.dumps({"env_name": "echo", "tasks": [{"headers": [["x-api-key", KEY]]}]}).encode()
-        count = (404, [], b"{}") if path == "/tasks" else (200, [], b'{"num_tasks": 1}')
-        answers = {"/num_tasks": count, path: (200, [], body)}
-
-    with envs.serve(envs.Echo, wrap=Echoing) as served, pytest.raises(SessionError, match=r"gallery/Echo.*secret"):
-        await prepare(config_of("Echo", served.url, send_api_key=True), tmp_path / "tasks.jsonl")
-    assert not (tmp_path / "tasks.jsonl").exists()
-
-
 @pytest.mark.parametrize(
-    ("count", "tasks", "subject"),
-    [(2, [{}], "2 tasks"), (1, [], "1 tasks"), (1, [{"text": "\ud800"}], "surrogate")],
-    ids=["short page", "empty page", "lone surrogate"],
+    ("path", "count", "env_name", "tasks", "subject"),
+    [
+        *((path, 1, "/evil:8000/x", [{}], "env_name") for path in ("/task_range", "/tasks")),
+        *((path, 1, "echo", [{"headers": [["x-api-key", KEY]]}], "secret") for path in ("/task_range", "/tasks")),
+        ("/task_range", 2, "echo", [{}], "2 tasks"),
+        ("/task_range", 1, "echo", [], "1 tasks"),
+        ("/task_range", 1, "echo", [{"text": "\ud800"}], "surrogate"),
+    ],
+    ids=["name", "older name", "key", "older key", "short page", "empty page", "lone surrogate"],
 )
 async def test_listing_that_cannot_be_written_names_its_server(
-    count: int, tasks: list[dict[str, str]], subject: str, tmp_path: Path
+    path: str,
+    count: int,
+    env_name: str,
+    tasks: list[Any],
+    subject: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Short(Answering):
-        answers = {
-            "/num_tasks": (200, [], b'{"num_tasks": %d}' % count),
-            "/task_range": (200, [], json.dumps({"env_name": "echo", "tasks": tasks}).encode()),
-        }
+    monkeypatch.setenv("OPENREWARD_API_KEY", KEY)
+    counted = (404, [], b"{}") if path == "/tasks" else (200, [], b'{"num_tasks": %d}' % count)
+    body = json.dumps({"env_name": env_name, "tasks": tasks}).encode()
+
+    class Listing(Answering):
+        answers = {"/num_tasks": counted, path: (200, [], body)}
 
     with (
-        envs.serve(envs.Echo, wrap=Short) as served,
+        envs.serve(envs.Echo, wrap=Listing) as served,
         pytest.raises(SessionError, match=f"gallery/Echo.*{subject}"),
     ):
-        await prepare(config_of("Echo", served.url), tmp_path / "tasks.jsonl")
+        await prepare(config_of("Echo", served.url, send_api_key=True), tmp_path / "tasks.jsonl")
     assert not (tmp_path / "tasks.jsonl").exists()
 
 

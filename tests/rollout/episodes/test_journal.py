@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import resource
-import signal
 import socket
 import subprocess
 import sys
@@ -45,21 +44,6 @@ async def test_a_file_that_has_grown_large_is_followed_by_the_next(tmp_path):
     assert 2 <= len(files) <= 9
     assert all(file.stat().st_size <= 2_000 for file in files)
     assert [entry.key for entry in read_journal(tmp_path)] == keys
-
-
-def test_an_entry_survives_the_death_of_the_process(tmp_path):
-    program = f"""
-import asyncio, os, signal
-from tests.kit.journalled import outcome
-from orl_rollout.episodes.journal import Journal
-async def main():
-    await Journal({str(tmp_path)!r}).record(outcome(key="last words"))
-    os.kill(os.getpid(), signal.SIGKILL)
-asyncio.run(main())
-"""
-    ended = subprocess.run([sys.executable, "-c", program], timeout=60, check=False, cwd=ROOT)
-    assert ended.returncode == -signal.SIGKILL
-    assert [entry.key for entry in read_journal(tmp_path)] == ["last words"]
 
 
 def test_writers_in_threads_and_processes_share_a_folder(tmp_path):

@@ -37,9 +37,10 @@ def result(text: str = "ok", **fields: Any) -> ToolResult:
 
 
 async def play(
-    engine: Engine, session: ScriptedSession, stopped: Any = never, pause: Any = give_up, **limits: Any
+    engine: Engine | list[Any], session: ScriptedSession, stopped: Any = never, pause: Any = give_up, **limits: Any
 ) -> Trajectory:
     job = RolloutSpec(task=TASK, rollout_id="k", limits=Limits(**limits), sampling={"temperature": 0.7})
+    engine = ScriptedEngine(engine) if isinstance(engine, list) else engine
     trajectory = await rollout(job, session=session, renderer=RENDERER, engine=engine, stopped=stopped, pause=pause)
     assert session.closed == 1
     return trajectory

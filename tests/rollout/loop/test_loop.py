@@ -63,14 +63,14 @@ async def test_1_full_context_ends_the_rollout_with_its_turns():
     engine = ScriptedEngine([say(call()), say(call())])
     await play(engine, session_of(result(), result(finished=True)))
     full = len(engine.requests[1].token_ids)
-    trajectory = await play(ScriptedEngine([say(call())]), session_of(result()), context_tokens=full)
+    trajectory = await play([say(call())], session_of(result()), context_tokens=full)
     assert (trajectory.stop_reason, len(trajectory.turns)) == (StopReason.MAX_TOKENS, 1)
     assert trajectory.trainable
 
 
 async def test_2_action_cut_by_length_trains_and_is_not_acted_on():
     session = session_of()
-    trajectory = await play(ScriptedEngine([say(call(), reason="length")]), session, retry_cut_actions=False)
+    trajectory = await play([say(call(), reason="length")], session, retry_cut_actions=False)
     assert trajectory.stop_reason is StopReason.MAX_TOKENS
     assert session.calls == []
     (datum,) = to_data(trajectory, reward=0.0)
@@ -105,16 +105,16 @@ async def test_2_a_cut_action_goes_back_to_the_model_on_request():
 async def test_2_cut_actions_in_a_row_end_the_rollout():
     cut = say("Hm " * 20, reason="length")
     limits = {"turn_tokens": len(cut.token_ids), "retry_cut_actions": True}
-    trajectory = await play(ScriptedEngine([cut] * 4), session_of(), max_invalid=3, **limits)
+    trajectory = await play([cut] * 4, session_of(), max_invalid=3, **limits)
     assert (trajectory.stop_detail, len(trajectory.turns)) == (StopDetail.CUT_ACTION, 3)
-    trajectory = await play(ScriptedEngine([cut] * 4), session_of(), max_invalid=None, max_turns=4, **limits)
+    trajectory = await play([cut] * 4, session_of(), max_invalid=None, max_turns=4, **limits)
     assert (trajectory.stop_reason, trajectory.ending, len(trajectory.turns)) == (StopReason.MAX_TURNS, "max_turns", 4)
 
 
 async def test_2_a_stop_token_at_the_very_limit_is_a_complete_action():
     whole = say(call())
     cut = Generation(token_ids=whole.token_ids, logprobs=whole.logprobs, finish_reason="length")
-    trajectory = await play(ScriptedEngine([cut]), session_of(result(finished=True)))
+    trajectory = await play([cut], session_of(result(finished=True)))
     assert trajectory.stop_reason is StopReason.FINISHED
 
 
@@ -148,14 +148,14 @@ async def test_3_max_invalid_in_a_row_end_the_rollout():
 
 
 async def test_3_without_max_invalid_refusals_last_until_max_turns():
-    trajectory = await play(ScriptedEngine([say(call(name="fly"))] * 5), session_of(), max_invalid=None, max_turns=5)
+    trajectory = await play([say(call(name="fly"))] * 5, session_of(), max_invalid=None, max_turns=5)
     assert (trajectory.stop_reason, trajectory.stop_detail) == (StopReason.MAX_TURNS, None)
     assert len(trajectory.turns) == 5
 
 
 async def test_4_calls_run_in_order_until_the_first_finished():
     session = session_of(result("one"), result("two", finished=True, reward=1.0))
-    trajectory = await play(ScriptedEngine([say(call(1) + "\n" + call(2) + "\n" + call(3))]), session)
+    trajectory = await play([say(call(1) + "\n" + call(2) + "\n" + call(3))], session)
     assert trajectory.stop_reason is StopReason.FINISHED
     assert session.calls == [ToolCall(name="act", arguments={"x": x}) for x in (1, 2)]
 
@@ -200,7 +200,7 @@ async def test_4_side_by_side_only_on_request(parallel: bool):
 async def test_4_a_fault_beside_a_finished_call_does_not_undo_the_end():
     """Results stay with their calls: the platform and a judge of groups pair them by their places."""
     session = session_of(SessionError("the episode is over"), result("won", finished=True, reward=1.0))
-    trajectory = await play(ScriptedEngine([say(call(1) + call(2))]), session, parallel_calls=True)
+    trajectory = await play([say(call(1) + call(2))], session, parallel_calls=True)
     assert trajectory.stop_reason is StopReason.FINISHED
     assert trajectory.rewards == (1.0,)
     lost, won = trajectory.turns[0].results
@@ -233,7 +233,7 @@ async def test_stripped_reasoning_is_hidden_and_splits_the_data():
 
 async def test_5_plain_text_answers_where_there_is_a_terminal_tool():
     session = session_of(result(finished=True, reward=0.5), accepts_text_answer=True)
-    trajectory = await play(ScriptedEngine([say("It was the butler.")]), session)
+    trajectory = await play([say("It was the butler.")], session)
     assert trajectory.stop_reason is StopReason.FINISHED
     assert session.answers == ["It was the butler."]
     assert trajectory.rewards == (0.5,)
@@ -256,7 +256,7 @@ async def test_5_call_without_its_opening_is_named(in_text: bool):
 
 async def test_5_call_in_open_reasoning_is_made():
     session = session_of(result(finished=True, reward=1.0), accepts_text_answer=True)
-    trajectory = await play(ScriptedEngine([say(f"<think>\nI act.\n{call()}")]), session)
+    trajectory = await play([say(f"<think>\nI act.\n{call()}")], session)
     assert (session.answers, len(session.calls), trajectory.rewards) == ([], 1, (1.0,))
 
 
@@ -267,7 +267,7 @@ async def test_5_empty_text_is_no_answer():
     assert (trajectory.stop_reason, session.answers) == (StopReason.FINISHED, ["The butler."])
     assert trajectory.turns[0].nudge in shown(engine, 1)
     assert "empty" in trajectory.turns[0].nudge
-    ended = await play(ScriptedEngine([say("")]), session_of(accepts_text_answer=True), max_nudges=0)
+    ended = await play([say("")], session_of(accepts_text_answer=True), max_nudges=0)
     assert (ended.stop_reason, ended.stop_detail) == (StopReason.MAX_TURNS, StopDetail.NO_CALL)
 
 
@@ -294,7 +294,7 @@ async def test_5_every_turn_without_a_call_is_nudged_by_default():
 
 
 async def test_6_finished_keeps_its_reward_and_null_is_not_zero():
-    trajectory = await play(ScriptedEngine([say(call())] * 2), session_of(result(), result(finished=True, reward=0.25)))
+    trajectory = await play([say(call())] * 2, session_of(result(), result(finished=True, reward=0.25)))
     assert trajectory.stop_reason is StopReason.FINISHED
     assert [turn.reward for turn in trajectory.turns] == [None, 0.25]
     assert trajectory.rewards == (0.25,)

@@ -22,7 +22,7 @@ from tests.rollout.loop.loop_play import RENDERER, TOOLS, call, play, result, sa
 async def test_7_abort_under_the_hosts_flag_does_not_train():
     flag = iter([False, True])
     partial = Generation(token_ids=(5, 6), logprobs=(-1.0, -1.0), finish_reason="abort")
-    trajectory = await play(ScriptedEngine([partial]), session_of(), stopped=lambda: next(flag))
+    trajectory = await play([partial], session_of(), stopped=lambda: next(flag))
     assert trajectory.stop_reason is StopReason.ABORTED
     assert trajectory.turns[0].action_ids == (5, 6)
     assert not trajectory.trainable
@@ -57,14 +57,14 @@ async def test_7_the_flag_is_read_before_every_turn_and_call(reads: int, calls: 
         return seen > reads
 
     session = session_of(result(), result())
-    trajectory = await play(ScriptedEngine([say(call(1) + call(2))]), session, stopped=stopped, **limits)
+    trajectory = await play([say(call(1) + call(2))], session, stopped=stopped, **limits)
     assert trajectory.stop_reason is StopReason.ABORTED
     assert len(session.calls) == calls
 
 
 async def test_7_the_flag_is_read_before_an_answer_in_text():
     flag, session = iter([False, True]), session_of(result(finished=True), accepts_text_answer=True)
-    trajectory = await play(ScriptedEngine([say("The butler.")]), session, stopped=lambda: next(flag))
+    trajectory = await play([say("The butler.")], session, stopped=lambda: next(flag))
     assert (trajectory.stop_reason, session.answers) == (StopReason.ABORTED, [])
 
 
@@ -99,13 +99,13 @@ async def test_8_a_fault_ends_in_error_and_is_never_trained(name: str):
 
 
 async def test_8_more_ids_than_asked_for_are_the_engines_fault():
-    trajectory = await play(ScriptedEngine([say(call())]), session_of(), turn_tokens=3)
+    trajectory = await play([say(call())], session_of(), turn_tokens=3)
     assert trajectory.stop_reason is StopReason.ERROR
     assert "at most 3" in trajectory.error
 
 
 async def test_9_a_call_past_its_deadline_is_a_fault():
-    trajectory = await play(ScriptedEngine([say(call())]), session_of(result(), pause=Hang), call_timeout=0.02)
+    trajectory = await play([say(call())], session_of(result(), pause=Hang), call_timeout=0.02)
     assert trajectory.stop_reason is StopReason.ERROR
     assert "0.02 s" in trajectory.error
     assert len(trajectory.turns) == 1
@@ -138,7 +138,7 @@ async def test_9_late_opening_is_a_fault():
             await asyncio.Event().wait()
             return await super().open(task)
 
-    trajectory = await play(ScriptedEngine([]), Slow(tools=TOOLS), rollout_timeout=0.05)
+    trajectory = await play([], Slow(tools=TOOLS), rollout_timeout=0.05)
     assert (trajectory.stop_reason, trajectory.turns) == (StopReason.ERROR, ())
     assert "`rollout_timeout`" in (trajectory.error or "")
 
@@ -186,5 +186,5 @@ async def test_10_a_close_that_fails_or_hangs_changes_nothing(monkeypatch: pytes
             raise OSError("gone")
 
     for kind in (Stuck, Failing):
-        trajectory = await play(ScriptedEngine([say(call())]), kind([result(finished=True, reward=1.0)], tools=TOOLS))
+        trajectory = await play([say(call())], kind([result(finished=True, reward=1.0)], tools=TOOLS))
         assert trajectory.stop_reason is StopReason.FINISHED

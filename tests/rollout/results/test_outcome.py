@@ -160,8 +160,3 @@ def test_error_of_raising_function_does_not_train(trajectory: Trajectory):
     assert not any(any(datum.loss_mask) or datum.trainable for datum in outcome.datums)
     if trajectory.stop_reason is not StopReason.ERROR:
         assert outcome.trajectory.error == "the reward function `m:f`: KeyError: 'answer'"
-
-
-def test_reward_function_leaves_no_episode_unrewarded():
-    assert outcome_of(played([None]), environment(), NO_SECRETS).unrewarded
-    assert not outcome_of(played([None]), environment(), NO_SECRETS, named(f"{HERE}:turns")).unrewarded

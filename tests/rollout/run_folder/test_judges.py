@@ -124,13 +124,6 @@ def test_opposite_trends_alone_are_a_drift(turns: Ends, tokens: Ends, longer: bo
     assert (drift and drift.longer) == longer
 
 
-def test_drift_names_its_figures() -> None:
-    drift = turn_drift(drifted((2.0, 4.0), (40.0, 4.0)))
-    assert drift is not None
-    assert drift.step == STEPS
-    assert all(figure in drift.text for figure in (f"{drift.turns[1]:.3g}", f"{drift.tokens[1]:.3g}", str(STEPS)))
-
-
 def test_few_steps_are_not_compared() -> None:
     assert turn_drift(drifted((2.0, 8.0), (40.0, 4.0), steps=2 * ENDS - 1)) is None
 
@@ -141,6 +134,7 @@ def test_steps_without_turns_are_left_out() -> None:
     drift = turn_drift([*drifted((2.0, 8.0), (40.0, 4.0)), *broken, *old])
     assert drift is not None
     assert drift.step == STEPS
+    assert f"{drift.turns[1]:.3g}" in drift.text
 
 
 MOST = 0.1

@@ -64,12 +64,6 @@ def broken(_: Trajectory) -> float:
     raise RuntimeError("no judge")
 
 
-async def test_the_users_reward_function_judges():
-    config = config_of(reward="tests.rollout.runtime.test_runtime:on_a_thread")
-    outcome = await runtime(config).play(RolloutRequest(task=TASK, rollout_id="k"), engine(1))
-    assert (outcome.reward, outcome.success) == (1.5, True)
-
-
 class Unrewarded:
     """Environments that end each episode without a reward."""
 

@@ -9,22 +9,20 @@ from aiohttp import web
 from orl_core.errors import EngineError
 from orl_rollout.sglang.client import MOST_BYTES, _most
 
-from tests.kit.serving import PROMPT, SAMPLING, answering, replying
+from tests.kit.serving import PROMPT, answered, answering, replying
 
 
 @pytest.mark.parametrize("logprobs", [None, []])
 @pytest.mark.parametrize("ids", [None, []])
 async def test_an_abort_before_the_first_id_is_legal_in_every_shape(logprobs: Any, ids: Any) -> None:
     meta = {"finish_reason": {"type": "abort", "message": "Aborted"}, "output_token_logprobs": logprobs}
-    async with answering(replying(**meta, output_ids=ids)) as engine:
-        generation = await engine.generate(PROMPT, {}, key="a")
+    generation = await answered(**meta, output_ids=ids)
     assert (generation.token_ids, generation.finish_reason) == ((), "abort")
 
 
 async def test_error_does_not_repeat_the_answer() -> None:
-    async with answering(replying(finish_reason={"type": "x" * 100_000}, output_ids=[])) as engine:
-        with pytest.raises(EngineError) as caught:
-            await engine.generate(PROMPT, SAMPLING, key="a")
+    with pytest.raises(EngineError) as caught:
+        await answered(finish_reason={"type": "x" * 100_000}, output_ids=[])
     assert len(str(caught.value)) < 500
 
 
@@ -59,9 +57,8 @@ SHAPES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("meta", SHAPES, ids=str)
 async def test_answer_of_another_shape_is_refused(meta: dict[str, Any]) -> None:
-    async with answering(replying(**meta)) as engine:
-        with pytest.raises(EngineError):
-            await engine.generate(PROMPT, {}, key="a")
+    with pytest.raises(EngineError):
+        await answered(**meta)
 
 
 async def test_text_that_says_nan_is_only_text() -> None:
@@ -75,5 +72,4 @@ async def test_text_that_says_nan_is_only_text() -> None:
 
 @pytest.mark.parametrize("logprob", [0, 0.0, 1e-6, 0.0078, -1e30])
 async def test_a_logprob_of_rounded_arithmetic_is_kept(logprob: float) -> None:
-    async with answering(replying(output_token_logprobs=[[logprob, 8, None]])) as engine:
-        assert (await engine.generate(PROMPT, {}, key="a")).logprobs == (logprob,)
+    assert (await answered(output_token_logprobs=[[logprob, 8, None]])).logprobs == (logprob,)

@@ -11,22 +11,9 @@ from orl_core.errors import EngineError
 from orl_rollout.edge.http import ERROR_BYTES
 from orl_rollout.engine_connection import Timeouts
 from orl_rollout.sglang.client import SglangEngine
-from orl_testing import Fault, FaultKind, SglangServer
+from orl_testing import Fault, FaultKind
 
-from tests.kit.serving import ANSWER, HANGS, PROMPT, SAMPLING, answering, free_port, leaving_no_task, replying, serving
-
-
-async def test_a_server_that_dies_and_comes_back_is_found_again() -> None:
-    port = free_port()
-    async with asyncio.timeout(HANGS), SglangEngine(f"http://127.0.0.1:{port}", context_tokens=100) as engine:
-        for _ in range(2):
-            async with SglangServer([ANSWER], port=port):
-                assert (await engine.generate(PROMPT, SAMPLING, key="a")).token_ids == tuple(ANSWER)
-        async with SglangServer([ANSWER], faults=[Fault(kind=FaultKind.HANG, at=0)], port=port) as server:
-            request = asyncio.ensure_future(engine.generate(PROMPT, SAMPLING, key="a"))
-            await server.until_running(1)
-        async with SglangServer([ANSWER], port=port):
-            assert (await request).token_ids == tuple(ANSWER)
+from tests.kit.serving import HANGS, PROMPT, SAMPLING, answering, leaving_no_task, replying, serving
 
 
 async def test_connection_closed_while_idle_is_replaced() -> None:

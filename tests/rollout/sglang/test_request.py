@@ -13,7 +13,7 @@ from orl_core.errors import EngineError
 from orl_rollout.loop.token_buffer import TokenBuffer
 from orl_rollout.sglang.client import SglangEngine
 
-from tests.kit.serving import ANSWER, PROMPT, SAMPLING, answering, replying, serving
+from tests.kit.serving import ANSWER, PROMPT, SAMPLING, answered, answering, replying, serving
 
 
 async def test_request_asks_for_ids_and_no_prompt_logprobs() -> None:
@@ -51,8 +51,7 @@ async def test_what_a_trainer_replays_is_kept_as_it_came() -> None:
 
 async def test_only_what_a_trainer_replays_or_counts_comes_along() -> None:
     replayed = {"top_p_token_ids": "AA==", "top_p_token_offsets": "AQ==", "indexer_topk": "Ag==", "spec_verify_ct": 3}
-    async with answering(replying(**replayed, spec_accept_rate=0.5, weight_version=4)) as engine:
-        generation = await engine.generate(PROMPT, {}, key="a")
+    generation = await answered(**replayed, spec_accept_rate=0.5, weight_version=4)
     assert generation.extras == replayed
     assert generation.weight_version == "4"
 

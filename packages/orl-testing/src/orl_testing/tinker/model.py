@@ -82,12 +82,7 @@ def cispo(row: Row, logprobs: Tensor, config: Mapping[str, float]) -> Tensor:
     return -_clip(_ratio(row, logprobs), config).detach() * logprobs * row.inputs["advantages"]
 
 
-def cross_entropy(row: Row, logprobs: Tensor, config: Mapping[str, float]) -> Tensor:
-    """Return the weighted cross entropy."""
-    return -logprobs * row.inputs["weights"]
-
-
-LOSSES: dict[str, Loss] = {one.__name__: one for one in (importance_sampling, ppo, cispo, cross_entropy)}
+LOSSES: dict[str, Loss] = {one.__name__: one for one in (importance_sampling, ppo, cispo)}
 
 
 class Adapted:

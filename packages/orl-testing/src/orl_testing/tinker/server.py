@@ -162,8 +162,7 @@ class TinkerServer:
     def _on_sessions(self, body: dict[str, Any]) -> web.Response:
         return web.Response(status=204)
 
-    def _on_cancel_future(self, body: dict[str, Any]) -> web.Response:
-        return web.Response(status=204)
+    _on_cancel_future = _on_sessions
 
     # Models
 
