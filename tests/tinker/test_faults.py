@@ -110,16 +110,6 @@ def test_server_that_is_away_for_a_while_costs_nothing(
     assert difference(last_weights(server), undisturbed[1]) < ROUNDING
 
 
-@pytest.mark.slow
-def test_storm_of_429_costs_nothing(server: Served, checkpoint: Path, tmp_path: Path, undisturbed: Any):
-    server.server.faults |= {"asample": [429, 0] * 8, "forward_backward": [429], "optim_step": [429]}
-    run = run_at(server, tmp_path / "run", checkpoint, num_rollout=3)
-    trained(run)
-    assert server.server.refused["asample"] >= 5
-    assert judged(run) == undisturbed[0]
-    assert difference(last_weights(server), undisturbed[1]) < ROUNDING
-
-
 def test_server_that_refuses_ends_the_run_with_its_error(server: Served, checkpoint: Path, tmp_path: Path):
     run = run_at(server, tmp_path / "run", checkpoint, num_rollout=3, save_interval=1)
 

@@ -29,7 +29,6 @@ class Choosy:
         self.seconds = seconds
         self.open = 0
         self.most = 0
-        self.refusals = 0
 
     def session(self, task: Task) -> Session:
         return _Chosen(self)
@@ -43,7 +42,6 @@ class _Chosen(ScriptedSession):
 
     async def open(self, task: Task) -> Opening:
         if self._server.open >= self._server.room:
-            self._server.refusals += 1
             raise Overloaded("full")
         self._server.open += 1
         self._server.most = max(self._server.most, self._server.open)

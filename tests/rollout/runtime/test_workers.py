@@ -177,27 +177,20 @@ async def test_engine_travels_as_it_is(kind: Any, gallery: Served, checkpoint: s
 
 
 @pytest.mark.slow
-async def test_cancelled_rollouts_are_closed_on_return(
-    gallery: Served, sglang: str, checkpoint: str, tmp_path: Path
-) -> None:
-    async with opened(gallery.url, tmp_path, checkpoint, 2) as player, playing(sglang) as client:
-        batch = asyncio.create_task(play(NEVER, player, client, lambda outcome: outcome))
-        await until(lambda: gallery.sessions == len(NEVER))
-        batch.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await batch
-        assert not gallery.sessions
-        assert len(await play(batch_of(2), player, client, lambda outcome: outcome)) == 2
-
-
-@pytest.mark.slow
-async def test_open_rollouts_are_closed_with_the_player(
+async def test_open_rollouts_are_closed_on_return_and_with_player(
     gallery: Served, sglang: str, checkpoint: str, tmp_path: Path
 ) -> None:
     async with playing(sglang) as client, asyncio.timeout(60):
         async with opened(gallery.url, tmp_path, checkpoint, 2) as player:
-            batch = asyncio.create_task(play(NEVER, player, client, lambda outcome: outcome))
-            await until(lambda: gallery.sessions == len(NEVER))
+            for ends in (False, True):
+                batch = asyncio.create_task(play(NEVER, player, client, lambda outcome: outcome))
+                await until(lambda: gallery.sessions == len(NEVER))
+                if not ends:
+                    batch.cancel()
+                    with pytest.raises(asyncio.CancelledError):
+                        await batch
+                    assert not gallery.sessions
+                    assert len(await play(batch_of(2), player, client, lambda outcome: outcome)) == 2
         assert not gallery.sessions
         with pytest.raises(OrlError):
             await batch

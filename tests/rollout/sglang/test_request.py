@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import base64
-import warnings
 from array import array
 from collections.abc import Sequence
 
 import pytest
-from aiohttp import web
 from orl_core.errors import EngineError
 from orl_rollout.loop.token_buffer import TokenBuffer
 from orl_rollout.sglang.client import SglangEngine
@@ -64,23 +62,6 @@ async def test_what_a_trainer_asked_for_and_did_not_get_is_an_error() -> None:
         await engine.generate(PROMPT, {}, key="a")
         with pytest.raises(EngineError, match="no `top_p_token_ids`, which was asked for"):
             await engine.generate(PROMPT, nucleus, key="a")
-
-
-async def test_a_body_of_several_megabytes_is_sent_without_a_warning() -> None:
-    ids = list(range(1_000_000, 1_400_000))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        async with answering(web_length, context_tokens=500_000) as engine:
-            generation = await engine.generate(ids, {}, key="a")
-    assert generation.token_ids == (8,)
-
-
-async def web_length(request: web.Request) -> web.Response:
-    size = 0
-    async for chunk in request.content.iter_any():
-        size += len(chunk)
-    assert size > 3_000_000
-    return await replying()(request)
 
 
 async def test_proxies_of_the_environment_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
