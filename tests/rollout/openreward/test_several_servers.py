@@ -15,8 +15,7 @@ from orl_core.config import decode_config
 from orl_core.errors import SessionError
 from orl_core.trajectory import StopReason
 from orl_rollout.edge.http import HttpClient
-from orl_rollout.loop.session import Session
-from orl_rollout.openreward import OpenRewardClient, client
+from orl_rollout.openreward import OpenRewardClient, OpenRewardSession, client
 from orl_rollout.openreward.client import open_listing
 from orl_rollout.openreward.open_sessions import OpenSessions
 from orl_rollout.results.outcome import Outcome
@@ -69,7 +68,7 @@ def client_of(servers: Fleet, listed: OpenSessions | None = None) -> OpenRewardC
     return OpenRewardClient(decode_config({"environments": tree}, "test"), listed)
 
 
-async def open_all(opened: OpenRewardClient, count: int) -> list[Session]:
+async def open_all(opened: OpenRewardClient, count: int) -> list[OpenRewardSession]:
     sessions = [opened.session(task_of("Echo", number)) for number in range(count)]
     for number, session in enumerate(sessions):
         await session.open(task_of("Echo", number))
