@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
+from subprocess import run
 from typing import Any
 
 import pytest
@@ -51,6 +53,14 @@ def test_secrets_travel_with_the_platforms_key() -> None:
     assert header(augment(secrets, "key", "https://sessions.openreward.ai", None)), "the SDK moved: no header"
     hosts = taken_from(f"{SECRETS}:WELL_KNOWN_SECRETS").values()
     assert all(isinstance(host, str) for named in hosts for host in named), "the SDK moved: hosts of known secrets"
+
+
+def test_secrets_load_without_the_sdks_other_clients() -> None:
+    program = "from orl_rollout.openreward.platform import usual_hosts; import sys; print(*usual_hosts('HF_TOKEN')); "
+    ended = run([sys.executable, "-c", f"{program}print('openai' in sys.modules)"], capture_output=True, check=True)
+    hosts, *others = ended.stdout.decode().splitlines()
+    assert hosts.split() == taken_from(f"{SECRETS}:WELL_KNOWN_SECRETS")["HF_TOKEN"]
+    assert others == ["False"]
 
 
 def test_the_server_counts_its_sessions() -> None:

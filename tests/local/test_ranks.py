@@ -163,10 +163,8 @@ async def test_rank_without_memory_ends_the_step_of_all(checkpoint: Path, tmp_pa
 @pytest.mark.slow
 async def test_stop_ends_the_update_of_all_or_of_none(checkpoint: Path, tmp_path: Path, model: Any) -> None:
     """It may come when ranks are at the gate, or about to be. The answers stay those of their questions."""
-    run, rows = run_of(tmp_path / "run", checkpoint, num_rollout=1000, updates=1), rows_of_a_run(model)
-    async with Ranks(RANKS) as ranks, asyncio.timeout(120):
-        await ranks.begin(planned(run))
-        await ranks.call("place")
+    run, rows = run_of(tmp_path / "run", checkpoint, num_rollout=1000, updates=1), rows_for(model, split=True)
+    async with placed(run) as ranks, asyncio.timeout(120):
         await ranks.call("update", rows, 1)
         for pause in range(0, 24, 2):
             update = asyncio.create_task(ranks.call("update", rows, 1))

@@ -36,7 +36,7 @@ from orl_rollout.openreward.environment import (
 )
 from orl_rollout.openreward.faults import as_session_error
 from orl_rollout.openreward.open_sessions import OpenSessions
-from orl_rollout.openreward.platform import prepare_sdk, required_secrets, session_url, usual_hosts
+from orl_rollout.openreward.platform import required_secrets, sdk_secrets, session_url, usual_hosts
 from orl_rollout.openreward.remote import RemoteSession, reads_secrets_in_body
 from orl_rollout.openreward.session import OpenRewardSession, SessionOptions
 from orl_rollout.openreward.transport import FAULTS, Channel, Endpoint, Refusal
@@ -84,7 +84,6 @@ class OpenRewardClient:
         self._body_secrets: dict[str, bool] = {}  # by address
 
     async def __aenter__(self) -> Self:
-        await asyncio.to_thread(prepare_sdk)
         if self._open_sessions is not None:
             try:
                 for path, sessions in await asyncio.to_thread(self._open_sessions.left):
@@ -263,8 +262,6 @@ class OpenRewardClient:
 
         It also holds the platform's key, which toolsets need, or an empty one if the server may not see it.
         """
-        from openreward.api.sandboxes.secrets import augment_secrets_with_api_key, build_secrets_header
-
         secrets: dict[str, str | tuple[str, list[str]]] = {}
         for secret, entry in resolve_secrets(self.config, name).items():
             value = entry.value or ""
@@ -279,8 +276,8 @@ class OpenRewardClient:
                     f"environment `{name}`: the secret `{secret}` is OpenReward's key: set `send_api_key`"
                 )
             secrets[secret] = (value, hosts)
-        travelling = augment_secrets_with_api_key(secrets, _key(environment), _urls(environment)[0], None)
-        return build_secrets_header(travelling or {})
+        travelling = sdk_secrets().augment_secrets_with_api_key(secrets, _key(environment), _urls(environment)[0], None)
+        return sdk_secrets().build_secrets_header(travelling or {})
 
 
 async def open_listing(client: OpenRewardClient, env_name: str, split: str) -> TaskListing:

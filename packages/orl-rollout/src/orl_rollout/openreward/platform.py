@@ -1,16 +1,19 @@
 """OpenReward itself: addresses, SDK, words of its refusals such as 401, and what its API knows of tasks and secrets.
 
 The key goes only to OpenReward (law L6), whoever serves the environment. orl uses the SDK's header of secrets. It uses
-none of its requests, because they follow redirects with the key. The SDK is imported once and late (2.8 s).
+none of its requests, because they follow redirects with the key.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import importlib
 import os
-from typing import TypeVar
+from contextlib import suppress
+from importlib import import_module
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
@@ -61,9 +64,7 @@ async def required_secrets(name: str, *, seconds: float = SECONDS) -> list[str]:
 
 def usual_hosts(secret: str) -> list[str]:
     """Return the hosts to which OpenReward releases the secret of this name if none are given; [] if it knows none."""
-    from openreward.api.sandboxes.secrets import WELL_KNOWN_SECRETS  # pyright: ignore[reportMissingTypeStubs]
-
-    return WELL_KNOWN_SECRETS.get(secret, [])
+    return sdk_secrets().WELL_KNOWN_SECRETS.get(secret, [])
 
 
 def session_url() -> str:
@@ -82,10 +83,16 @@ def _subdomain(name: str) -> str:
 
 
 @functools.cache
-def prepare_sdk() -> None:
-    """Import the used parts of the SDK. Call it on a thread: the import would block an event loop for seconds."""
-    os.environ.setdefault("OPENREWARD_DISABLE_UPDATE_CHECK", "1")
-    importlib.import_module("openreward.api.sandboxes.secrets")
+def sdk_secrets() -> Any:
+    """Return the SDK's module of secrets without its package, which imports the clients of other services (3 s)."""
+    package = find_spec("openreward")
+    for folder in (package and package.submodule_search_locations) or ():
+        with suppress(ImportError, OSError):
+            spec = spec_from_file_location("openreward_secrets", Path(folder, "api", "sandboxes", "secrets.py"))
+            if spec and spec.loader:
+                spec.loader.exec_module(module := module_from_spec(spec))
+                return module
+    return import_module("openreward.api.sandboxes.secrets")
 
 
 class _TaskDifficulty(Struct, frozen=True, kw_only=True):
