@@ -53,7 +53,7 @@ Answer = dict[str, Any]
 TURNS, AT_ONCE, ROUNDS = (5, 10, 20, 40), (1, 64), 3
 RESTART_TURNS, CALL_SECONDS = 6, 0.5
 ASK_SECONDS, STEP_SECONDS, LONG_SECONDS = 1200.0, 7200.0, 20.0  # what takes longer is measured once
-STEPS = 2, 4  # after which the tasks that are held out are played
+STEPS = 3, 6  # after which the tasks that are held out are played
 HELD_OUT = "playground/GuessNumber/success"
 CALM = {"OMP_WAIT_POLICY": "PASSIVE"}  # threads of torch that wait cost no CPU
 # What both trainers share. Everything else is each one's own default.
@@ -226,7 +226,7 @@ def steps(trl: Peer) -> Table:
     model = str(cached_model(decode_config(tree, "peers"), cache_folder()))
     rows: list[tuple[str, float, float]] = []
     spent: list[tuple[float, float]] = []
-    with tempfile.TemporaryDirectory() as name, serving(("guessnumber",)) as url:
+    with tempfile.TemporaryDirectory() as name, serving(("guessnumber",)) as [url]:
         folder, output = Path(name), f"{name}/trl"
         place = f"environments.playground/GuessNumber.base_url={url}"
         more = ("--config", str(ROOT / "configs" / "local.yaml"), "--set", place)
@@ -237,6 +237,8 @@ def steps(trl: Peer) -> Table:
 
         question = {"model": model, "url": url, "tool": tools()[0], "more": TRL, "output": output}
         other = trl.ask("step", STEP_SECONDS, steps=[count * UPDATES for count in STEPS], **question)
+        if "failed" in other:
+            raise SystemExit(other["failed"])
         for count in STEPS:
             started, before = time.monotonic(), _children()
             rate = ("--lr", str(RATE), "--lr-decay-style", "constant")
