@@ -12,7 +12,6 @@ import asyncio
 import json
 import math
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -21,9 +20,9 @@ import threading
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from itertools import compress, product
+from itertools import compress, pairwise, product
 from pathlib import Path
-from subprocess import PIPE
+from subprocess import DEVNULL, PIPE
 from typing import Any
 
 import msgspec
@@ -224,43 +223,51 @@ def steps(trl: Peer) -> Table:
     """Train the playground's model with both, from the same checkpoint, and play the tasks that are held out."""
     tree = {"environments": {"playground/GuessNumber": {}}, "trainer": {"model": "playground/GuessNumber", "seed": 0}}
     model = str(cached_model(decode_config(tree, "peers"), cache_folder()))
-    rows: list[tuple[str, float, float]] = []
-    spent: list[tuple[float, float]] = []
     with tempfile.TemporaryDirectory() as name, serving(("guessnumber",)) as [url]:
         folder, output = Path(name), f"{name}/trl"
         place = f"environments.playground/GuessNumber.base_url={url}"
-        more = ("--config", str(ROOT / "configs" / "local.yaml"), "--set", place)
-
-        def orl(*words: str) -> str:
-            command, env = [str(Path(sys.executable).with_name("orl")), *words, *more], {**os.environ, **CALM}
-            return subprocess.run(command, check=True, cwd=folder, capture_output=True, text=True, env=env).stdout
-
+        orl = [
+            str(Path(sys.executable).with_name("orl")),
+            "--config",
+            str(ROOT / "configs" / "local.yaml"),
+            "--set",
+            place,
+        ]
         question = {"model": model, "url": url, "tool": tools()[0], "more": TRL, "output": output}
         other = trl.ask("step", STEP_SECONDS, steps=[count * UPDATES for count in STEPS], **question)
         if "failed" in other:
             raise SystemExit(other["failed"])
+        options = ("--num-rollout", str(STEPS[1]), "--lr", str(RATE), "--lr-decay-style", "constant", "--name", "orl")
+        often = ("--set", f"eval.interval={STEPS[0]}")
+        command = [orl[0], "train", "local", "--model", model, *orl[1:], *options, *often]
+        cpu = _cpu_of_steps(command, folder, folder / "runs" / "orl" / "metrics.jsonl")
+        lines = [msgspec.json.decode(line) for line in (folder / "runs/orl/metrics.jsonl").read_bytes().splitlines()]
+        wall = statistics.median(row["step_seconds"] for row in lines if row["kind"] == "train")
+        held = [row[HELD_OUT] for row in lines if row["kind"] == "eval"]
+        theirs = [held[0]]
         for count in STEPS:
-            started, before = time.monotonic(), _children()
-            rate = ("--lr", str(RATE), "--lr-decay-style", "constant")
-            orl("train", "local", "--model", model, "--num-rollout", str(count), "--name", str(count), *rate)
-            spent.append((_children() - before, time.monotonic() - started))
-            lines = map(msgspec.json.decode, (folder / "runs" / str(count) / "metrics.jsonl").read_bytes().splitlines())
-            first, *_, last = (row[HELD_OUT] for row in lines if row["kind"] == "eval")
-            told = orl("rollout", "--split", "test", "--model", f"{output}-{count * UPDATES}", "--json")
-            rows += [] if rows else [("held out, step 0", first, first)]
-            rows.append((f"held out, step {count}", last, json.loads(told)["metrics"][HELD_OUT]))
-    for number, what in enumerate(("cpu", "wall")):
-        mine = (spent[1][number] - spent[0][number]) / (STEPS[1] - STEPS[0])
-        rows.append((f"{what}, s a step", mine, other.get(what, math.nan) / STEPS[1]))
+            words = ("--split", "test", "--model", f"{output}-{count * UPDATES}", "--json")
+            told = subprocess.run([orl[0], "rollout", *orl[1:], *words], check=True, cwd=folder, capture_output=True)
+            theirs.append(json.loads(told.stdout)["metrics"][HELD_OUT])
+    rows = [(f"held out, step {step}", *pair) for step, *pair in zip((0, *STEPS), held, theirs, strict=True)]
+    rows += [("cpu, s a step", cpu, other["cpu"] / STEPS[1]), ("wall, s a step", wall, other["wall"] / STEPS[1])]
     table = Table("the same model, game, group, rate", "orl local", "TRL", "TRL : orl")
     for what, mine, peer in rows:
         table.add_row(what, f"{mine:.3f}", f"{peer:.3f}", f"{peer / mine:.2f}")
     return table
 
 
-def _children() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+def _cpu_of_steps(command: Sequence[str], folder: Path, metrics: Path) -> float:
+    """Run `orl train`; return the CPU seconds of a step, from one row of its metrics to the next."""
+    seen: list[float] = []
+    with subprocess.Popen(command, cwd=folder, stdout=DEVNULL, stderr=DEVNULL, env={**os.environ, **CALM}) as training:
+        while training.poll() is None:
+            rows = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+            if rows > len(seen):
+                used = Path(f"/proc/{training.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+                seen += [sum(map(int, used)) / os.sysconf("SC_CLK_TCK")] * (rows - len(seen))
+            time.sleep(0.05)
+    return statistics.median(later - sooner for sooner, later in pairwise(seen))
 
 
 def run(console: Console, *, quick: bool) -> list[str]:
