@@ -36,7 +36,7 @@ class Locked(Qwen3InstructRenderer):
             return super().parse_response(response)
 
 
-RENDERER = Locked(AutoTokenizer.from_pretrained(WORK.folder))
+RENDERER = Locked(AutoTokenizer.from_pretrained(WORK.folder, trust_remote_code=False))
 
 
 class Fixed(TokenCompleter):

@@ -64,7 +64,7 @@ class Free:
 
 
 def tokenizer_of(folder: str) -> Any:
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     tokenizer.response_template = qwen3_template
     return tokenizer
 
@@ -117,7 +117,10 @@ def step(model: str, url: str, tool: Any, steps: list[int], output: str, more: d
     spec, tokenizer = spec_of(url, env_name="guessnumber"), tokenizer_of(model)
     # So small a model knows the tool as the server tells it; told as TRL does, it makes no call.
     tokenizer.chat_template = tokenizer.chat_template.replace("tool | tojson", json.dumps(json.dumps(tool)))
-    learner, plain = AutoModelForCausalLM.from_pretrained(model), AutoTokenizer.from_pretrained(model)
+    learner, plain = (
+        AutoModelForCausalLM.from_pretrained(model, trust_remote_code=False),
+        AutoTokenizer.from_pretrained(model, trust_remote_code=False),
+    )
 
     class Saving(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, *_: Any, **__: Any) -> None:

@@ -18,7 +18,7 @@ from verifiers.types import ClientConfig
 os.environ.setdefault("NO_KEY", "none")
 SAMPLING = {"temperature": 1.0, "logprobs": True, "extra_body": {"return_token_ids": True}}
 WORK = work()
-TOKENIZER: Any = AutoTokenizer.from_pretrained(WORK.folder)
+TOKENIZER: Any = AutoTokenizer.from_pretrained(WORK.folder, trust_remote_code=False)
 
 
 async def free() -> str:

@@ -80,15 +80,13 @@ def planned(run: Run) -> Planned:
     parameters = shape.parameters if shape else None
     sglang, words = split_options(trainer.own_flags, run.extra)
     settings = settings_of(config, parameters, words)
-    every = gpu_memory()
-    engine, gpus = (
-        _divided(engine_of(own.engine, parameters, sglang), own, len(every)),
-        every[: own.num_gpus - own.rollout_gpus],
-    )
-    gpus = (min(gpus, key=lambda gpu: gpu.free or 0),) if gpus else ()  # the fullest of those that train
-    settings, releases = fitted(config, settings, shape, gpus, engine.memory_share or 0.0)
+    every, ranks = gpu_memory(), own.num_gpus - own.rollout_gpus
+    engine = _divided(engine_of(own.engine, parameters, sglang), own, len(every))
+    gpus = tuple(sorted(every[:ranks], key=lambda gpu: gpu.free or 0)[:1])  # the fullest of those that train
+    settings, gives = fitted(config, settings, shape, gpus, engine.memory_share or 0.0)
+    releases = gives and not engine.apart
     if own.asynchronous:
-        _check_ahead(engine, releases=releases and not engine.apart)
+        _check_ahead(engine, releases=releases)
     if engine.engine == "transformers":
         refuse_workers(config, f"the engine is {engine.engine}, because {engine.reason}")
     if len(engine.gpus) > 1:
@@ -108,8 +106,8 @@ def planned(run: Run) -> Planned:
         described=described,
         shape=shape,
         gpus=gpus,
-        ranks=own.num_gpus - own.rollout_gpus,
-        releases=releases and not engine.apart,
+        ranks=ranks,
+        releases=releases,
         order=order,
         start=start,
     )
