@@ -30,6 +30,7 @@ def engine(checkpoint: Path, faults: Sequence[Fault] = (), *, thinks: bool = Fal
         episode.player(checkpoint, thinks=thinks),
         faults=list(faults),
         context_tokens=4000,
+        decode=episode.tokenizer_in(checkpoint).decode,
     )
     try:
         asyncio.run_coroutine_threadsafe(server.__aenter__(), own).result(10)

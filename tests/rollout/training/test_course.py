@@ -171,8 +171,7 @@ async def test_drift_is_judged_of_fresh_rollouts_only(tmp_path: Path) -> None:
         return {**await Ahead.update(policy, rows, step), "logprob_difference": 0.9}
 
     policy.update, policy.last = update, 12
-    ahead = course(tmp_path, policy, ahead=True, num_rollout=12)
-    await asyncio.wait_for(ahead.run(), 10)
+    await asyncio.wait_for(course(tmp_path, policy, ahead=True, num_rollout=12).run(), 10)
     assert summary(tmp_path)["steps"] == 12
 
 

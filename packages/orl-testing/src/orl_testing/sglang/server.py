@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -45,6 +45,7 @@ class SglangServer(ServedModel):
         faults: the first that fits a request is taken; or a plan, such as `seeded_faults` makes.
         context_tokens: longer requests are refused, as SGLang does.
         token_seconds: the time that sampling one id takes.
+        decode: the text of ids, for the `text` of answers; in decimal without it.
         port: 0 takes a free one.
     """
 
@@ -55,8 +56,10 @@ class SglangServer(ServedModel):
         faults: Sequence[Fault] | FaultPlan = (),
         context_tokens: int = 32768,
         token_seconds: float = 0.0,
+        decode: Callable[[Sequence[int]], str] | None = None,
         port: int = 0,
     ) -> None:
+        self.decode = decode
         super().__init__(policy, context_tokens=context_tokens, token_seconds=token_seconds)
         self._plan = faults if callable(faults) else scripted_faults(faults)
         self._port = port
@@ -93,7 +96,7 @@ class SglangServer(ServedModel):
 
     def write(self, request: GenerateRequest, sampled: ServedGeneration, kind: FaultKind | None) -> bytes:
         """Return the body of an answer, with the damage that `kind` asks for."""
-        return write_answer(request, sampled, kind)
+        return write_answer(request, sampled, kind, self.decode)
 
     @property
     def connections(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import uuid
 from array import array
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -107,7 +108,12 @@ def read_request(body: dict[str, Any], context_tokens: int) -> GenerateRequest:
     return request
 
 
-def write_answer(request: GenerateRequest, sampled: ServedGeneration, kind: FaultKind | None) -> bytes:
+def write_answer(
+    request: GenerateRequest,
+    sampled: ServedGeneration,
+    kind: FaultKind | None,
+    decode: Callable[[Sequence[int]], str] | None,
+) -> bytes:
     """The body of a 200, with the damage that `kind` asks for."""
     prompt, ids = request.input_ids, sampled.token_ids
     meta: dict[str, Any] = {
@@ -127,7 +133,9 @@ def write_answer(request: GenerateRequest, sampled: ServedGeneration, kind: Faul
         meta["finish_reason"] = {"type": "stop", "matched": "NaN happened"}
     if kind is not FaultKind.NO_REPLAY:
         meta.update(_replayed(request, prompt, ids))
-    body = msgspec.json.encode({"text": " ".join(map(str, ids)), "output_ids": ids, "meta_info": meta})
+    trimmed = meta["finish_reason"]["type"] == "stop" and not request.sampling_params.get("no_stop_trim")
+    text = decode(ids[:-1] if trimmed else ids) if decode else " ".join(map(str, ids))
+    body = msgspec.json.encode({"text": text, "output_ids": ids, "meta_info": meta})
     if kind is FaultKind.NAN_LITERAL and ids:
         number = msgspec.json.encode(sampled.logprobs[-1])
         body = body.replace(b"[%s,%d,null]]" % (number, ids[-1]), b"[NaN,%d,null]]" % ids[-1])
