@@ -170,6 +170,12 @@ async def test_listing_and_version_come_from_a_server_that_answers(tmp_path: Pat
                 await open_listing(opened, "gallery/Echo", "train")
 
 
+async def test_each_server_is_asked_for_its_version(tmp_path: Path) -> None:
+    with fleet(3) as servers:
+        await record_versions(client_of(servers).config, tmp_path)  # of two environments
+        assert [served.count("/version") for served in servers.served] == [2, 2, 2]
+
+
 async def test_next_start_closes_sessions_of_every_server(tmp_path: Path) -> None:
     with fleet() as servers:
         listed = OpenSessions(tmp_path)

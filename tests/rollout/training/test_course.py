@@ -247,33 +247,19 @@ class Stopped(Ahead):
         raise AssertionError
 
 
-async def test_step_counts_once_its_update_is_applied(tmp_path: Path) -> None:
-    """A signal comes while rollouts ahead still play."""
+@pytest.mark.parametrize("signals", [1, 2])
+async def test_step_counts_once_its_update_is_applied(tmp_path: Path, signals: int) -> None:
+    """A signal comes while rollouts ahead still play, and another one while they close."""
     policy = Stopped()
     running = asyncio.create_task(course(tmp_path, policy, ahead=True, held_out=0).run())
     async with asyncio.timeout(10):
-        while "update 1" not in policy.said:  # noqa: ASYNC110
+        for event in ("update 1", "closing")[:signals]:
+            while event not in policy.said:  # noqa: ASYNC110
+                await asyncio.sleep(0)
             await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        running.cancel()
+            running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-    assert summary(tmp_path)["steps"] == 1
-    assert policy.said[-1] == "save 1"
-
-
-async def test_second_signal_leaves_rollouts_ahead_and_saves(tmp_path: Path) -> None:
-    policy = Stopped()
-    running = asyncio.create_task(course(tmp_path, policy, ahead=True, held_out=0).run())
-    async with asyncio.timeout(10):
-        while "update 1" not in policy.said:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        running.cancel()
-        while "closing" not in policy.said:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-    assert summary(tmp_path)["interrupted"]
+    found = summary(tmp_path)
+    assert (found["steps"], found["interrupted"]) == (1, True)
     assert policy.said[-1] == "save 1"

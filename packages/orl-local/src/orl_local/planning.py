@@ -90,7 +90,7 @@ def planned(run: Run) -> Planned:
     if engine.engine == "transformers":
         refuse_workers(config, f"the engine is {engine.engine}, because {engine.reason}")
     if len(engine.gpus) > 1:
-        refuse_workers(config, "each GPU has its own")
+        refuse_workers(config, "each GPU has its own server")
     schedule = schedule_of(run, trainer, settings.algorithm.advantage, None)
     filled = structs.replace(config, trainer=trainer)
     order = order_of(filled, settings, schedule.tasks)

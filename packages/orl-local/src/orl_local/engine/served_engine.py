@@ -280,7 +280,7 @@ class Engines:
         try:
             async with asyncio.TaskGroup() as group:
                 serving = [group.create_task(serve(rank)) for rank in {*self._ranks.values()}]
-        except BaseExceptionGroup as errors:  # none publishes on, once one has failed
+        except BaseExceptionGroup as errors:  # if one fails, the others stop
             raise first_error(errors) from errors
         metrics = [metrics for task in serving for metrics in task.result()]
         restarts = sum(one.get(RESTARTS, 0.0) for one in metrics)

@@ -90,14 +90,15 @@ def refuse_conversion(trainer: str, conversion: Conversion) -> NoReturn:
 
 
 def refuse_workers(config: RunConfig, engine: str) -> None:
-    """Refuse `rollout.workers` above 1 for an `engine` that other processes do not reach.
+    """Refuse `rollout.workers` above 1. `engine` says why other processes do not reach one.
 
     Raises:
-        ConfigError: they are.
+        ConfigError: it is above 1.
     """
     if config.rollout.workers > 1:
         raise ConfigError(
-            f"`rollout.workers` is {config.rollout.workers}, for a server of SGLang or vLLM, and {engine}. Remove it"
+            f"`rollout.workers` is {config.rollout.workers} and needs one server of SGLang or vLLM, but {engine}. "
+            "Remove it"
         )
 
 

@@ -28,19 +28,20 @@ SECONDS = 60.0  # for one environment: a server may be starting
 async def record_versions(config: RunConfig, folder: Path) -> None:
     """Ask every environment for its version and write the answers; null for one that does not answer.
 
+    Each server of an environment is asked, and the first answer is written.
+
     Raises:
         ConfigError: a server states another build than the configured one.
     """
-    from orl_rollout.openreward import OpenRewardClient
-
-    async with OpenRewardClient(config) as client:
-        answers = await asyncio.gather(*(_version(client, name) for name in config.environments))
-    for name, answer in zip(config.environments, answers, strict=True):
-        refuse_other_build(name, config, answer)
+    versions = await asyncio.gather(*(_versions(config, name) for name in config.environments))
+    answers = dict(zip(config.environments, versions, strict=True))
+    for name, stated in answers.items():
+        for answer in stated:
+            refuse_other_build(name, config, answer)
     scrubber = Scrubber.of(config)
     tree = {
-        name: scrubber.scrub_in(msgspec.to_builtins(answer))
-        for name, answer in zip(config.environments, answers, strict=True)
+        name: scrubber.scrub_in(msgspec.to_builtins(next(filter(None, stated), None)))
+        for name, stated in answers.items()
     }
     write_object(folder / FILE, tree)
 
@@ -57,6 +58,14 @@ def refuse_other_build(name: str, config: RunConfig, stated: ServerVersion | Non
         raise ConfigError(
             f"{name}: `version` is {wanted}, but its server states {statement}. Serve that one, or correct it"
         )
+
+
+async def _versions(config: RunConfig, name: str) -> list[ServerVersion | None]:
+    """Ask once for each server of an environment. A client of its own gives each a turn."""
+    from orl_rollout.openreward import OpenRewardClient
+
+    async with OpenRewardClient(config) as client:
+        return [await _version(client, name) for _ in config.environments[name].addresses or ("",)]
 
 
 async def _version(client: OpenRewardClient, name: str) -> ServerVersion | None:
