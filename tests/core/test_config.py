@@ -208,6 +208,11 @@ def test_overrides_beat_the_file(cookbook: Path):
     assert config.trainer.lr == 1e-5
 
 
+@pytest.mark.parametrize("word", ["on", "off", "yes", "no"])
+def test_words_of_yaml_1_1_are_text(cookbook: Path, word: str):
+    assert load_config(cookbook, [f"openreward_run_name={word}", "thinking=true"]).openreward_run_name == word
+
+
 @pytest.mark.parametrize("override", ["max_turns", "=1", "thinking.deep=1", "environments..x=1", "trainer.lr=[1"])
 def test_a_broken_override_is_refused(cookbook: Path, override: str):
     with pytest.raises(ConfigError, match="override"):

@@ -1,8 +1,8 @@
 """Read YAML as plain JSON types, for `load_config`. This module knows nothing of the schema.
 
 PyYAML is imported here alone, so that importing orl_core does not pay for it. The loader differs from PyYAML's safe one
-in three points: a key that appears twice is an error, so is a number that YAML 1.1 reads in base 8 or 60 (`010` is 8,
-`1:30` is 90), and `1e-5` is a number (YAML 1.1 asks for a dot).
+in four points: a key that appears twice is an error, so is a number that YAML 1.1 reads in base 8 or 60 (`010` is 8,
+`1:30` is 90), `1e-5` is a number (YAML 1.1 asks for a dot), and `on`, `off`, `yes`, `no` are text, as in YAML 1.2.
 """
 
 from __future__ import annotations
@@ -44,6 +44,13 @@ FLOATS = (
     list("-+.0123456789"),
 )
 _Loader.add_implicit_resolver(*FLOATS)  # pyright: ignore[reportUnknownMemberType]
+_BOOL = "tag:yaml.org,2002:bool"
+_Loader.yaml_implicit_resolvers = {
+    first: [one for one in known if one[0] != _BOOL] for first, known in _Loader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(  # pyright: ignore[reportUnknownMemberType]
+    _BOOL, re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
 _OTHER_BASE = re.compile("[-+]?0[0-9_]|.*:")
 for _number in ("int", "float"):
     _Loader.add_constructor(f"tag:yaml.org,2002:{_number}", _Loader.construct_number)
