@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import time
+from contextlib import nullcontext
 from importlib.metadata import version
 
 import msgspec
@@ -16,6 +17,7 @@ from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.wire import ToolListing
 from orl_rollout.run_folder.environments import record_versions
 from orl_testing import environments as envs
+from starlette.responses import JSONResponse
 
 from tests.kit.episodes import Playing, config_of, task_of
 
@@ -187,3 +189,31 @@ async def test_version_of_a_server_is_recorded_if_it_answers(gallery, tmp_path):
     await record_versions(decode_config({"environments": tree}, "test"), tmp_path)
     recorded = json.loads((tmp_path / "environments.json").read_text())
     assert recorded == {"gallery/Echo": {"version": version("openreward"), "build_sha": None}, "gone/Gone": None}
+
+
+@pytest.mark.parametrize(("wanted", "same"), [("4f2a9c1e", True), ("4f2a", True), ("77", False)])
+async def test_another_build_of_an_environment_is_refused(monkeypatch, tmp_path, wanted, same):
+    monkeypatch.setenv("OPENREWARD_BUILD_SHA", "4f2a9c1e")
+    with envs.serve(envs.Echo) as served:
+        config = decode_config({"environments": {"my/Echo": {"base_url": served.url, "version": wanted}}}, "test")
+        with nullcontext() if same else pytest.raises(ConfigError, match="my/Echo: `version` is 77"):
+            await record_versions(config, tmp_path)
+    assert (tmp_path / "environments.json").exists() == same
+
+
+async def test_payment_required_says_what_to_do():
+    with envs.serve(envs.Echo, wrap=without_credit) as served:
+        async with OpenRewardClient(config_of("Echo", served.url)) as client:
+            session = client.session(task_of("Echo", 1))
+            with pytest.raises(SessionError, match=r"add credit to the account.*balance: 0"):
+                await session.open(task_of("Echo", 1))
+
+
+def without_credit(app):
+    """Answer as OpenReward does to an account without credit."""
+
+    async def answer(scope, receive, send):
+        refused = scope.get("path") == "/create_session"
+        await (JSONResponse({"detail": "balance: 0"}, 402) if refused else app)(scope, receive, send)
+
+    return answer

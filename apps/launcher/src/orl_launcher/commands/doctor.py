@@ -21,7 +21,6 @@ EXAMPLES = """\
   orl doctor --config configs/whodunit.yaml --model Qwen/Qwen3-4B --engine http://127.0.0.1:30000
   orl doctor --config configs/whodunit.yaml --model /models/Qwen3-4B --python /envs/slime/bin/python
   orl doctor --config configs/whodunit.yaml --model Qwen/Qwen3-4B --fit     before you rent a GPU
-  orl doctor --live GeneralReasoning/WhoDunIt                    one session of OpenReward, without a configuration
   orl doctor --config configs/local.yaml --agent my_module:agent --engine http://127.0.0.1:30000   plays one turn of it
 """
 
@@ -31,9 +30,6 @@ def add_options(options: cli.Parser) -> None:
     cli.add_config(options, default=cli.DEFAULT_CONFIG)
     add_shared(options, PLAYED)
     cli.add_agent(options)
-    options.add_argument(
-        "--live", metavar="ENV", help="only make one session, one call and one upload in ENV, and report for an issue"
-    )
     options.add_argument(
         "--engine", type=cli.address, metavar="URL", help="running server or router of SGLang or vLLM to check"
     )
@@ -58,12 +54,9 @@ def add_options(options: cli.Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the page. Return the exit code."""
     from orl_launcher.doctor.doctor import check_up
-    from orl_launcher.doctor.live import check_live
 
-    if arguments.live and arguments.config == cli.DEFAULT_CONFIG:
-        arguments.config = None
     with for_people(arguments):
-        report = check_live(arguments) if arguments.live else check_up(arguments)
+        report = check_up(arguments)
     if arguments.json:
         print_json(report)
     return 0 if report.ok else cli.EXIT_FAILED

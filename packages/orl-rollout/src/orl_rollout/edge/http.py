@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from math import inf, isfinite
 from typing import Any, Self
@@ -53,20 +53,12 @@ class HttpClient:
         url: scheme, host and port, and maybe a path that every request begins with.
         idle: seconds for which an idle connection is kept.
         timeout: of every request that names none.
-        traces: follow every request.
 
     Raises:
         ValueError: `url` is not absolute, neither http nor https, or has a login, a query or a fragment.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        idle: float = 4.0,
-        timeout: aiohttp.ClientTimeout | None = None,
-        traces: Sequence[aiohttp.TraceConfig] = (),
-    ) -> None:
+    def __init__(self, url: str, *, idle: float = 4.0, timeout: aiohttp.ClientTimeout | None = None) -> None:
         self.url = url.rstrip("/")
         self.away_at = -inf  # `time.monotonic` when its server last took no request; it has answered none since
         self._origin = _origin_of(url)
@@ -81,7 +73,6 @@ class HttpClient:
             headers={"Accept-Encoding": "identity", "User-Agent": "orl"},
             cookie_jar=aiohttp.DummyCookieJar(),
             trust_env=False,
-            trace_configs=list(traces),
         )
 
     async def __aenter__(self) -> Self:

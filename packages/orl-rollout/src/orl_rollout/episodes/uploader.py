@@ -235,7 +235,7 @@ def _batches(events: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 async def post(
     http: HttpClient,
     body: bytes,
-    again: Callable[[Exception], bool] = lambda _: True,
+    again: Callable[[Exception], bool],
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> int:
     """Post until there is a final answer. Return its status: a 2xx, or a 4xx that refuses the body.

@@ -12,12 +12,11 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-import aiohttp
 from msgspec import structs
 from orl_core.config import EnvironmentConfig, RunConfig
 from orl_core.errors import ConfigError, SessionError, SessionTimeout, cut
@@ -60,18 +59,10 @@ class OpenRewardClient:
     An environment with several servers gets sessions from each in turn. A session stays with its server. One that takes
     no request is left out until it does. A listing comes from one that answers.
 
-    `open_sessions` lists the sessions. On entry, those that dead processes of this run left open are closed. `traces`
-    follow the requests to environments.
+    `open_sessions` lists the sessions. On entry, those that dead processes of this run left open are closed.
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        open_sessions: OpenSessions | None = None,
-        *,
-        traces: Sequence[aiohttp.TraceConfig] = (),
-    ) -> None:
-        self._traces = traces
+    def __init__(self, config: RunConfig, open_sessions: OpenSessions | None = None) -> None:
         self.config = config
         self._open_sessions = open_sessions
         self._http: dict[str, HttpClient] = {}  # by address; the latest to be chosen is the last
@@ -234,7 +225,7 @@ class OpenRewardClient:
         urls, idle = _urls(environment), IDLE_SECONDS if environment.addresses else PLATFORM_IDLE_SECONDS
         for url in urls:
             if url not in self._http:
-                self._http[url] = HttpClient(url, idle=idle, traces=self._traces)
+                self._http[url] = HttpClient(url, idle=idle)
         return [http for url, http in self._http.items() if url in urls]
 
     def _make_options(self, name: str) -> SessionOptions:
