@@ -9,29 +9,34 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from threading import Barrier
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from orl_core.errors import EngineError, OrlError
+from orl_local import policy
 from orl_local.batch import Member, part_of
 from orl_local.engine.served_engine import Engines, ServedEngine, Server
 from orl_local.learner import Peers
 from orl_local.planning import planned
-from orl_local.policy import Child, LocalPolicy, Ranks
+from orl_local.policy import Child, LocalPolicy, RankDied, Ranks
+from orl_local.rank import Met
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.sglang.client import SglangEngine
 from orl_rollout.training.rows import Row
 from torch import Tensor
+from torch.multiprocessing.spawn import spawn
 
 from tests.kit.quick import every_fifth
 from tests.local.checkpoints import weights_of
 from tests.local.distance import ROUNDING, distance
 from tests.local.fakes import make_run
 from tests.local.stand_in import Direct, served
+from tests.local.test_checkpoints import same as same_bits
 from tests.local.test_learner import CASES, same
 from tests.local.updates import Step, learner_of, rows_for, step_of
 
@@ -92,6 +97,33 @@ def test_ranks_have_the_gradients_of_one(checkpoint: Path, model: Any, case: str
             same(found, expected)
 
 
+def be_a_shard(number: int, meeting: str, checkpoint: Path, rows: Sequence[Row], cases: Sequence[str]) -> None:
+    """Be a rank with sharded weights: save its steps next to `meeting`."""
+    torch.set_num_threads(1)
+    peers = Met(number, RANKS, meeting, cast("Any", None), sharded=True)
+    learners = [learner_of(checkpoint, peers=peers, **CHANGES, **CASES[case]) for case in cases]
+    torch.save([tuple(step_of(one, rows[start:])) for one in learners for start in (0, 5)], f"{meeting}{number}")
+
+
+CHANGES: dict[str, Any] = {"updates": 2, "lr": 1e-2, "tokens": 1, "recompute": True}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cases", [["lora"], [*CASES]])
+def test_shards_have_the_gradients_of_one(checkpoint: Path, tmp_path: Path, model: Any, cases: list[str]) -> None:
+    """A rank has more micro-batches than the other, and then it has all rows."""
+    meeting, rows = str(tmp_path / "meeting"), rows_for(model)
+    spawn(be_a_shard, (meeting, checkpoint, rows, cases), RANKS)
+    learners = [learner_of(checkpoint, **CHANGES, **CASES[case]) for case in cases]
+    expected = [step_of(one, rows[start:]) for one in learners for start in (0, 5)]
+    for number in range(RANKS):
+        for found, one in zip(torch.load(f"{meeting}{number}"), expected, strict=True):
+            same(Step(*found), one)
+            pairs = zip(found[0][0], one.gradients[0], strict=True)
+            most = max(float(each.abs().max()) for each in one.gradients[0])
+            assert max(float((ours - theirs).abs().max()) for ours, theirs in pairs) < 1e-6 * most
+
+
 def tensors_of(folder: Path) -> list[Tensor]:
     return [*weights_of(folder).values()]
 
@@ -101,37 +133,51 @@ def run_of(folder: Path, checkpoint: Path, **trainer: Any) -> Run:
 
 
 @asynccontextmanager
-async def placed(run: Run, count: int = RANKS) -> AsyncGenerator[Ranks]:
-    async with Ranks(count) as ranks:
-        await ranks.begin(planned(run))
+async def placed(run: Run, count: int = RANKS, *, sharded: bool = False) -> AsyncGenerator[Ranks]:
+    async with Ranks(count, sharded=sharded) as ranks:
+        await ranks.begin(structs.replace(planned(run), sharded=sharded))
         await ranks.call("place")
         yield ranks
 
 
-async def trained(run: Run, rows: Sequence[Row], count: int, folder: Path) -> list[dict[str, int]]:
-    """Make a step with `count` ranks, save it in `folder`, and return the fingerprints of each rank."""
-    async with placed(run, count) as ranks:
-        assert (await ranks.call("update", [*rows], 1))["grad_norm"] > 0
-        await ranks.call("save", folder, 1)
-        return [await child.call("fingerprints") for child in ranks.children]
+async def fingerprints_of(ranks: Ranks) -> list[dict[str, int]]:
+    return await asyncio.gather(*(child.call("fingerprints") for child in ranks.children))
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("sharded", [False, True])
 @pytest.mark.parametrize("rank", [None, 4])
-async def test_processes_train_as_one(checkpoint: Path, tmp_path: Path, model: Any, rank: int | None) -> None:
-    run, rows = run_of(tmp_path / "run", checkpoint, lora_rank=rank), rows_for(model, split=True)
-    await trained(run, rows, 1, tmp_path / "one")
-    first, second = await trained(run, rows, RANKS, tmp_path / "two")
-    assert first == second
-    assert distance(tensors_of(tmp_path / "two"), tensors_of(tmp_path / "one")) < ROUNDING
-    assert distance(tensors_of(tmp_path / "two"), tensors_of(checkpoint)) > 1e-4
+async def test_processes_train_as_one(
+    checkpoint: Path, tmp_path: Path, model: Any, rank: int | None, sharded: bool
+) -> None:
+    """Each checkpoint is that of the others, whichever ranks continue it."""
+    one, two, again = tmp_path / "one", tmp_path / "two", tmp_path / "again"
+    changes: dict[str, Any] = {"lora_rank": rank, "kl_coef": 0.1, "num_rollout": 9}
+    run, rows = run_of(tmp_path / "run", checkpoint, **changes), rows_for(model, split=True)
+    for count, folder in ((1, one), (RANKS, two)):
+        async with placed(run, count, sharded=sharded and count > 1) as ranks:
+            for step in (1, 2):
+                assert (await ranks.call("update", rows, step))["grad_norm"] > 0
+            await ranks.call("save", folder, 2)
+            first, *others = await fingerprints_of(ranks)
+            assert all(other == first for other in others)
+    assert distance(tensors_of(two), tensors_of(one)) < ROUNDING
+    assert distance(tensors_of(two), tensors_of(checkpoint)) > 1e-4
+    for count, folder in ((1, two), (RANKS, one)):
+        run = run_of(tmp_path / "run", checkpoint, load=str(folder), **changes)
+        async with placed(run, count, sharded=sharded and count > 1) as ranks:
+            await ranks.call("save", again, 2)
+        same_bits(again, folder)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("sharded", [False, True])
 @pytest.mark.parametrize("victim", range(RANKS))
-async def test_death_of_a_rank_ends_the_others(checkpoint: Path, tmp_path: Path, model: Any, victim: int) -> None:
+async def test_death_of_a_rank_ends_the_others(
+    checkpoint: Path, tmp_path: Path, model: Any, victim: int, sharded: bool
+) -> None:
     run, rows = run_of(tmp_path / "run", checkpoint, num_rollout=1000), rows_for(model, split=True)
-    async with placed(run) as ranks:
+    async with placed(run, sharded=sharded) as ranks:
         policy = LocalPolicy(ranks, Engines({}))
 
         async def steps() -> None:
@@ -142,7 +188,7 @@ async def test_death_of_a_rank_ends_the_others(checkpoint: Path, tmp_path: Path,
         await asyncio.sleep(1.0)
         processes = [one for one in psutil.Process().children() if "orl_local.rank" in one.cmdline()]
         processes[victim].kill()
-        with pytest.raises(EngineError):
+        with pytest.raises(RankDied):
             await asyncio.wait_for(training, 30)
         with pytest.raises(OrlError):
             await asyncio.wait_for(ranks.call("save", tmp_path / "saved", 1), 30)
@@ -150,21 +196,26 @@ async def test_death_of_a_rank_ends_the_others(checkpoint: Path, tmp_path: Path,
 
 
 @pytest.mark.slow
-async def test_rank_without_memory_ends_the_step_of_all(checkpoint: Path, tmp_path: Path, model: Any) -> None:
-    """A batch that one rank refuses is applied in none."""
+@pytest.mark.parametrize("sharded", [False, True])
+async def test_batch_that_is_refused_is_applied_in_no_rank(
+    checkpoint: Path, tmp_path: Path, model: Any, sharded: bool
+) -> None:
     run, rows = make_run(tmp_path / "run", checkpoint, max_logprob_difference=1e-9), rows_for(model, split=True)
-    async with placed(run) as ranks:
-        before = [await child.call("fingerprints") for child in ranks.children]
+    async with placed(run, sharded=sharded) as ranks:
+        before = await fingerprints_of(ranks)
         with pytest.raises(EngineError, match="differ"):
             await asyncio.wait_for(ranks.call("update", rows, 1), 60)
-        assert [await child.call("fingerprints") for child in ranks.children] == before
+        assert await fingerprints_of(ranks) == before
 
 
 @pytest.mark.slow
-async def test_stop_ends_the_update_of_all_or_of_none(checkpoint: Path, tmp_path: Path, model: Any) -> None:
+@pytest.mark.parametrize("sharded", [False, True])
+async def test_stop_ends_the_update_of_all_or_of_none(
+    checkpoint: Path, tmp_path: Path, model: Any, sharded: bool
+) -> None:
     """It may come when ranks are at the gate, or about to be. The answers stay those of their questions."""
     run, rows = run_of(tmp_path / "run", checkpoint, num_rollout=1000, updates=1), rows_for(model, split=True)
-    async with placed(run) as ranks, asyncio.timeout(120):
+    async with placed(run, sharded=sharded) as ranks, asyncio.timeout(120):
         await ranks.call("update", rows, 1)
         for pause in range(0, 24, 2):
             update = asyncio.create_task(ranks.call("update", rows, 1))
@@ -172,25 +223,54 @@ async def test_stop_ends_the_update_of_all_or_of_none(checkpoint: Path, tmp_path
             ranks.stop()
             with suppress(asyncio.CancelledError):
                 await update
-            first, second = [await child.call("fingerprints") for child in ranks.children]
+            first, second = await fingerprints_of(ranks)
             assert first == second
 
 
 class Refusing(Child):
-    """A rank that cannot begin."""
+    """A rank that cannot do `what`."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
 
     async def call(self, name: str, *arguments: Any) -> Any:
-        raise OrlError("no such GPU")
+        if name == self.what:
+            raise OrlError("no such GPU")
 
     def kill(self) -> None:
         pass
+
+
+class Stuck(Refusing):
+    """A rank that waits for another one in what this has left, until it is killed."""
+
+    async def call(self, name: str, *arguments: Any) -> Any:
+        if name == self.what:
+            self.killed = asyncio.Event()
+            await self.killed.wait()
+            raise RankDied("killed")
+
+    def kill(self) -> None:
+        self.killed.set()
+
+
+async def test_rank_without_memory_ends_those_with_its_weights(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy, "FAIL_SECONDS", 0.01)
+    ranks = Ranks(RANKS, sharded=True)
+    async with ranks:
+        ranks.children = [Stuck("update"), Refusing("update")]
+        await ranks.begin(planned(run_of(tmp_path / "run", checkpoint)))
+        with pytest.raises(OrlError, match="no such GPU"):
+            await asyncio.wait_for(ranks.call("update", [], 1), 30)
 
 
 @pytest.mark.slow
 async def test_rank_that_cannot_begin_ends_the_others(checkpoint: Path, tmp_path: Path) -> None:
     run = run_of(tmp_path / "run", checkpoint)
     async with Ranks(RANKS) as ranks:
-        ranks.children[1] = Refusing()
+        ranks.children[1] = Refusing("begin")
         with pytest.raises(OrlError, match="no such GPU"):
             await asyncio.wait_for(ranks.begin(planned(run)), 30)
 

@@ -12,6 +12,7 @@ from orl_core.datum import Datum
 from orl_core.estimators import ESTIMATORS
 from orl_local.engine.local_model import load_model
 from orl_local.engine.lora import with_adapters
+from orl_local.engine.shards import full, sharded
 from orl_local.learner import ALONE, Learner, Peers
 from orl_local.settings import Settings
 from orl_rollout.results.outcome import Outcome
@@ -77,6 +78,8 @@ def learner_of(checkpoint: Path, model: Any = None, peers: Peers = ALONE, **chan
     torch.manual_seed(0)
     if settings.lora_rank:
         model = with_adapters(model, settings.lora_rank)
+    if peers.sharded:
+        return Learner(sharded(model), settings, lambda: None, sharded(load_model(str(checkpoint))), peers)
     return Learner(model, settings, lambda: None, peers=peers)
 
 
@@ -85,7 +88,7 @@ def step_of(learner: Learner, rows: Sequence[Row], step: int = 1) -> Step:
     gradients: list[list[Tensor]] = []
 
     def note(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        gradients.append([one.grad.clone() for group in optimizer.param_groups for one in group["params"]])
+        gradients.append([full(one.grad).clone() for group in optimizer.param_groups for one in group["params"]])
 
     handle = learner.optimizer.register_step_pre_hook(note)
     numbers = learner.update(rows, step)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
-from msgspec import Struct
+from msgspec import Struct, structs
 from orl_rollout.training.rows import Row, trained_ids
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -88,6 +88,13 @@ def part_of(members: Sequence[Member], number: int, count: int) -> list[Member]:
     return [one for one in members if owner[one.rollout] == number]
 
 
+def nothing_of(member: Member) -> Member:
+    """Return a member of one id, which does not train, for the step of `member`."""
+    none = torch.empty(0)
+    ids = Ids(advantages=none, sampled=none, share=none, rollout=none.long(), rollouts=member.ids.rollouts)
+    return structs.replace(member, token_ids=member.token_ids[:1], places=[], ids=ids, alone=True)
+
+
 def give(members: Sequence[Member], name: Literal["old", "weight", "drift"], values: Tensor) -> None:
     """Give each member its part of `values`, [N] for the trained ids of all of them."""
     for member, own in zip(members, values.split([len(one.places) for one in members]), strict=True):
@@ -132,11 +139,13 @@ class Batch(Struct, frozen=True, kw_only=True):
 def batch_of(members: Sequence[Member], device: torch.device) -> Batch:
     """Return `members` as one micro-batch on `device`."""
     rows = [torch.tensor(one.token_ids) for one in members]
+    numbers = [number for number, one in enumerate(members) for _ in one.places]
+    places = [place for one in members for place in one.places]
     return Batch(
         token_ids=sent(pad_sequence(rows, batch_first=True), device),
         mask=sent(pad_sequence([torch.ones_like(row) for row in rows], batch_first=True), device),
-        row=sent(torch.tensor([number for number, one in enumerate(members) for _ in one.places]), device),
-        column=sent(torch.tensor([place for one in members for place in one.places]), device),
+        row=sent(torch.tensor(numbers, dtype=torch.long), device),
+        column=sent(torch.tensor(places, dtype=torch.long), device),
         ids=ids_of(members, device),
     )
 

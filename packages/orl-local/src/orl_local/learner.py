@@ -24,9 +24,21 @@ from torch import Tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.optimization import Adafactor, get_scheduler
 
-from orl_local.batch import Batch, Member, batch_of, give, ids_of, members_of, micro_batches, part_of, parts_of
+from orl_local.batch import (
+    Batch,
+    Member,
+    batch_of,
+    give,
+    ids_of,
+    members_of,
+    micro_batches,
+    nothing_of,
+    part_of,
+    parts_of,
+)
 from orl_local.engine.local_model import clear_memory, is_out_of_memory, peak_memory
 from orl_local.engine.lora import base_of
+from orl_local.engine.shards import full, part_like
 from orl_local.objective import loss_of, mean_of_rollout, weights_of
 from orl_local.scoring import Scorer
 from orl_local.settings import Settings
@@ -41,9 +53,16 @@ logger = logger_of("orl")
 
 
 class Peers:
-    """The ranks of a run, `count` of which train the same weights, and the number of this one."""
+    """The ranks of a run, `count` of which train the same weights, and the number of this one.
 
-    number, count = 0, 1
+    Ranks with `sharded` weights work on as many micro-batches, one after the other.
+    """
+
+    number, count, sharded = 0, 1, False
+
+    def any(self, word: bool) -> bool:
+        """Tell whether one of the ranks with sharded weights says so. All of them ask."""
+        return word
 
     def add(self, trained: Sequence[Tensor], sums: Tensor) -> None:
         """Add what the others have to the gradients of `trained` and to `sums`, in place.
@@ -70,10 +89,10 @@ class Learner:
         self.model, self.settings, self._peers = model, settings, peers
         self.tokens, self.out_of_memory, self._applied = settings.tokens, 0, False
         self._check = check
+        self._trained = [one for one in model.parameters() if one.requires_grad]
+        self.optimizer = optimizer_of(model, settings)  # before a forward pass, which makes sharded weights whole
         self._scorer = Scorer(model, settings.temperature)
         self._reference = reference_of(model, settings, first)
-        self._trained = [one for one in model.parameters() if one.requires_grad]
-        self.optimizer = optimizer_of(model, settings)
         self.schedule: Any = get_scheduler(
             "constant_with_warmup" if settings.lr_decay_style == "constant" else settings.lr_decay_style,
             self.optimizer,
@@ -89,6 +108,9 @@ class Learner:
         """Continue with the states of another run, and with the rates and decays of this one."""
         groups, rates = self.optimizer.param_groups, self.schedule.base_lrs
         own = [{name: value for name, value in group.items() if name != "params"} for group in groups]
+        parameters = [one for group in groups for one in group["params"]]
+        for place, state in optimizer["state"].items():
+            state.update({name: part_like(value, parameters[place]) for name, value in state.items()})
         self.optimizer.load_state_dict(optimizer)
         self.schedule.load_state_dict(schedule)
         self.schedule.base_lrs = rates
@@ -129,16 +151,17 @@ class Learner:
         whole, self._applied = members_of(parts, self.settings), False
         self._draw_nothing()
         ids = [sum(len(one.places) for one in members) for members in whole]
-        updates = [part_of(members, self._peers.number, self._peers.count) for members in whole]
+        mine = self._peers.number, self._peers.count
+        updates = [part_of(members, *mine) or [nothing_of(members[0])] for members in whole]
         apart = self._look_ahead(updates)
         numbers: list[Mapping[str, float]] = []
         for number, members in enumerate(updates):
-            if number and self.settings.algorithm.ratio == "sequence" and not all(one.alone for one in members):
+            if number and self.settings.algorithm.ratio == "sequence" and self._are_split(members):
                 self._score_drift(members)
             sums = self._until_it_fits(lambda members=members, count=ids[number]: self._gradient(members, count))
             added = torch.stack([*sums.values(), apart])
             self._peers.add(self._trained, added)
-            norm = torch.nn.utils.get_total_norm([one.grad for one in self._trained if one.grad is not None])
+            norm = full(torch.nn.utils.get_total_norm([one.grad for one in self._trained if one.grad is not None]))
             values = torch.cat([added, norm.float()[None]]).tolist()  # the one wait for a GPU
             read = dict(zip((*sums, "apart", "grad_norm"), values, strict=True))
             if not number:
@@ -153,13 +176,17 @@ class Learner:
         """Return the mean negative logprob of the trained ids of rows."""
         return -float(self._score(members_of([rows], self.settings)[0]).mean())
 
+    def _are_split(self, members: Sequence[Member]) -> bool:
+        """Tell whether one of the `members`, or of those of other ranks that score with this one, is not alone."""
+        return self._peers.any(not all(one.alone for one in members))
+
     def _look_ahead(self, updates: Sequence[Sequence[Member]]) -> Tensor:
         """Score what the weights of now must score: the rows of later updates, and rollouts of several rows.
 
         Return the sum of absolute differences to the engine, [], for the rows of later updates.
         """
         first, later = updates[0], [one for members in updates[1:] for one in members]
-        if self.settings.correction.startswith("sequence") and not all(one.alone for one in first):
+        if self.settings.correction.startswith("sequence") and self._are_split(first):
             self._weigh(first, self._score(first))
         if not later:
             return torch.zeros((), device=self.model.device)
@@ -203,8 +230,9 @@ class Learner:
             reference = self._reference(batch) if self._reference else None
             loss, clipped, kl = loss_of(scores.logprobs, reference, own, self.settings)
             routed = 0.0 if scores.router_loss is None else scores.router_loss * (len(batch.row) / ids)
+            whole = loss + self._scorer.router_weight * routed
             with torch.autocast("cuda", enabled=False):
-                (loss + self._scorer.router_weight * routed).backward()
+                (whole * (self._peers.count if self._peers.sharded else 1)).backward()  # FSDP2 takes the mean of ranks
             numbers = {
                 "loss": loss.detach(),
                 DIFFERENCE: ((now if own.old is None else own.old) - own.sampled).abs().sum(),
@@ -251,13 +279,15 @@ class Learner:
             )
 
     def _batches(self, members: Sequence[Member]) -> Any:
-        """Yield micro-batches on the device, with the places of their members."""
+        """Yield micro-batches on the device, with the places of their members: none while only other ranks have one."""
+        own = iter(micro_batches([len(one.token_ids) for one in members], self.tokens))
         with self._scorer.precision():
-            for places in micro_batches([len(one.token_ids) for one in members], self.tokens):
+            while self._peers.any((places := next(own, [])) != []):
                 if not self._applied:  # half a step would train twice when a run continues
                     self._check()
-                self._tried = len(places), len(places) * len(members[places[0]].token_ids)
-                yield places, batch_of([members[place] for place in places], self.model.device)
+                chosen = [members[place] for place in places] or [nothing_of(members[0])]
+                self._tried = len(chosen), len(chosen) * len(chosen[0].token_ids)
+                yield places, batch_of(chosen, self.model.device)
 
     def _until_it_fits(self, work: Callable[[], T]) -> T:
         """Return what `work` returns. If memory runs out, halve the micro-batches and repeat it."""
@@ -269,9 +299,10 @@ class Learner:
                 rows, ids = self._tried
                 if not is_out_of_memory(error):
                     raise
-                if rows <= 1:
-                    where = f"at one row of {ids} ids" if rows else "outside of its micro-batches"
-                    raise ConfigError(f"training ran out of memory {where}. {LOWER}") from error
+                if rows <= 1 or self._peers.sharded:  # other ranks wait for this one in the middle of a layer
+                    where = f"at {ids} ids of a micro-batch" if rows else "outside of its micro-batches"
+                    advice = LOWER if rows <= 1 else f"Continue with --load, and --max-tokens-per-gpu {ids // 2}"
+                    raise ConfigError(f"training ran out of memory {where}. {advice}") from error
             self.tokens = ids // 2  # the error, which holds tensors, is gone
             self.out_of_memory += 1
             logger.warning(

@@ -13,9 +13,11 @@ from itertools import product
 from msgspec import structs
 from orl_core.config import RunConfig
 from orl_core.config.limits import context_tokens_of
+from orl_core.errors import ConfigError
 from orl_rollout.gpus import Gpu
 from orl_rollout.memory import (
     AUTOCAST,
+    GRADIENT,
     Memory,
     MemoryReport,
     ModelShape,
@@ -40,8 +42,11 @@ MICRO_BATCHES = tuple(TOKENS << more for more in (3, 2, 1, 0))  # ids
 UNKNOWN = "memory is not estimated: config.json of the model does not tell its sizes"
 
 
-def sizes_of(config: RunConfig, settings: Settings) -> Sizes:
-    """Return the sizes of a run on a GPU. Adapters train on frozen bf16 weights, which need no copy."""
+def sizes_of(config: RunConfig, settings: Settings, shards: int = 1) -> Sizes:
+    """Return the sizes of a run on a GPU. Adapters train on frozen bf16 weights, which need no copy.
+
+    It has one of `shards` of the weights. A layer is gathered in fp32, and has a copy and a gradient meanwhile.
+    """
     trainer, rank, context = config.trainer.with_defaults(DEFAULTS), settings.lora_rank or 0, context_tokens_of(config)
     rollouts = (trainer.rollout_batch_size or 1) * (trainer.n_samples or 1)
     return Sizes(
@@ -49,8 +54,10 @@ def sizes_of(config: RunConfig, settings: Settings) -> Sizes:
             AUTOCAST,
             weights=FROZEN_BYTES if rank else WEIGHT_BYTES,
             optimizer=MOMENTS.get(settings.optimizer, AUTOCAST.optimizer),
-            cast=0 if rank else AUTOCAST.cast,
+            cast=0 if rank else AUTOCAST.cast + (WEIGHT_BYTES + GRADIENT) * (shards > 1),
         ),
+        gpus=shards,
+        sharded=shards > 1,
         context=context,
         tokens=min(-(-rollouts // settings.updates) * context, settings.tokens),
         recompute=settings.recompute,
@@ -62,7 +69,12 @@ def sizes_of(config: RunConfig, settings: Settings) -> Sizes:
 
 
 def fitted(
-    config: RunConfig, settings: Settings, shape: ModelShape | None, gpus: Sequence[Gpu], share: float
+    config: RunConfig,
+    settings: Settings,
+    shape: ModelShape | None,
+    gpus: Sequence[Gpu],
+    share: float,
+    shards: int = 1,
 ) -> tuple[Settings, bool]:
     """Return the settings with what the options leave open, and whether an SGLang with its `share` gives memory back.
 
@@ -74,19 +86,39 @@ def fitted(
     careful = structs.replace(settings, recompute=own.checkpointing != "off")
     if not gpus or shape is None:
         return (careful if gpus else settings), True
-    kept = FROZEN_BYTES * shape.parameters / gpus[0].total
+    kept = FROZEN_BYTES * shape.parameters / shards / gpus[0].total
     rooms = (USED - share - kept,) if own.asynchronous else (USED - share, USED)
     for recompute, room in product((False, True), rooms):
         for tokens in (chosen,) if chosen else MICRO_BATCHES:
             fits = structs.replace(settings, recompute=recompute, tokens=tokens)
-            needed = training(shape, sizes_of(config, fits)).total
+            needed = training(shape, sizes_of(config, fits, shards)).total
             if own.checkpointing in ("auto", "on" if recompute else "off") and needed <= room * gpus[0].total:
                 return fits, room == USED
     return careful, True
 
 
+def shards_of(config: RunConfig, settings: Settings, shape: ModelShape | None, gpus: Sequence[Gpu], ranks: int) -> int:
+    """Return how many GPUs share one copy of weights, gradients and optimizer: all, or one if that holds an update.
+
+    Raises:
+        ConfigError: they cannot be divided.
+    """
+    own = own_options(config.trainer)
+    if own.sharding == "fsdp" and (ranks == 1 or own.optimizer != "adamw"):
+        raise ConfigError("`sharding: fsdp` needs --num-gpus 2 or more that train, and `optimizer: adamw`")
+    if own.sharding == "auto" and shape and gpus and own.optimizer == "adamw":
+        least = structs.replace(sizes_of(config, settings), tokens=1, context=1)
+        return ranks if training(shape, least).total > USED * gpus[0].total else 1
+    return ranks if own.sharding == "fsdp" else 1
+
+
 def report(
-    config: RunConfig, settings: Settings, shape: ModelShape | None, gpus: Sequence[Gpu], share: float | None = None
+    config: RunConfig,
+    settings: Settings,
+    shape: ModelShape | None,
+    gpus: Sequence[Gpu],
+    share: float | None = None,
+    shards: int = 1,
 ) -> MemoryReport:
     """Return the estimate of a run on the `gpus` that were found.
 
@@ -95,7 +127,7 @@ def report(
     """
     if shape is None:
         return MemoryReport(table=UNKNOWN)
-    sizes = structs.replace(sizes_of(config, settings), share=share or 0.0)
+    sizes = structs.replace(sizes_of(config, settings, shards), share=share or 0.0)
     frozen = structs.replace(sizes.precision, weights=FROZEN_BYTES, cast=0)
     least = structs.replace(sizes, tokens=1, rollouts=1, context=1, turn=1, share=min(sizes.share, 0.01))
     rollouts = partial(sampling, shape) if share is None else partial(served, shape, gpus[0].total if gpus else 0)
@@ -123,7 +155,9 @@ def training(shape: ModelShape, sizes: Sizes) -> Memory:
     Logits: one chunk, and the fp32 gradients of the output matrix, if it trains, and of the last hidden states.
     """
     whole = training_memory(shape, sizes)
-    copy = (sizes.copies - 1) * shape.parameters * sizes.precision.weights
+    copy = (sizes.copies - 1) * shape.parameters * sizes.precision.weights / sizes.gpus
+    if sizes.sharded and sizes.precision.cast and not sizes.recompute:
+        copy += AUTOCAST.cast * shape.parameters  # that the backward pass needs
     chunk = min(CHUNK_BYTES, 5 * 4 * sizes.packed * shape.vocabulary)
     head = 0 if sizes.lora_rank else 4 * shape.embedding
     logits = chunk + head + 4 * sizes.packed * shape.hidden
@@ -156,4 +190,5 @@ def held(shape: ModelShape, sizes: Sizes) -> Memory:
     """Return the bytes of weights and optimizer, which stay during rollouts."""
     adapters = sizes.lora_rank * shape.adapted
     weights = sizes.copies * shape.parameters * sizes.precision.weights + adapters * WEIGHT_BYTES
-    return Memory(weights=round(weights), optimizer=round((adapters or shape.parameters) * sizes.precision.optimizer))
+    moments = (adapters or shape.parameters) * sizes.precision.optimizer
+    return Memory(weights=round(weights / sizes.gpus), optimizer=round(moments / sizes.gpus))

@@ -34,6 +34,13 @@ class LocalOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     rollout_gpus: Annotated[
         NonNegative, Meta(description="GPUs of these that only sample, the last ones; 0: all train and sample.")
     ] = 0
+    sharding: Annotated[
+        Literal["auto", "none", "fsdp"],
+        Meta(
+            description="fsdp divides weights, gradients and optimizer over the GPUs that train; none: each has all; "
+            "auto: fsdp if one GPU cannot hold them."
+        ),
+    ] = "auto"
     asynchronous: Annotated[
         bool,
         Meta(description="Play the rollouts of the next step while this one trains; needs SGLang and memory for both."),

@@ -22,7 +22,7 @@ from orl_rollout.training.course import Schedule, plan_of, schedule_of
 from orl_local.checkpoints import check_settings, checkpoint_to_load, order_of
 from orl_local.engine.engine_plan import EngineChoice, engine_of, split_options
 from orl_local.engine.sglang_control import SglangControl
-from orl_local.memory import fitted, held, report, sizes_of
+from orl_local.memory import fitted, held, report, shards_of, sizes_of
 from orl_local.options import DEFAULTS, LocalOptions, own_options
 from orl_local.settings import Settings, settings_of
 
@@ -37,7 +37,7 @@ class Planned(Struct, frozen=True, kw_only=True):
     `name` is the checkpoint of the tokenizer, and of the weights too, if they are not adapters that continue. It is the
     folder of `start`, which a run continues. `order` is what two runs share.
 
-    `ranks` are the GPUs that train, from 0.
+    `ranks` are the GPUs that train, from 0. `sharded`: they share one copy of weights, gradients and optimizer.
 
     `shape` is None if orl does not know this kind of model. `releases` says that the engine gives its memory back while
     the trainer works.
@@ -53,13 +53,15 @@ class Planned(Struct, frozen=True, kw_only=True):
     shape: ModelShape | None
     gpus: tuple[Gpu, ...]
     ranks: int
+    sharded: bool = False
     releases: bool
     order: Mapping[str, Any]
     start: Checkpoint | None
 
     def memory(self) -> MemoryReport:
         """Return the estimate of the memory of the run."""
-        return report(self.run.config, self.settings, self.shape, self.gpus, self.engine.memory_share)
+        shards = self.ranks if self.sharded else 1
+        return report(self.run.config, self.settings, self.shape, self.gpus, self.engine.memory_share, shards)
 
 
 def planned(run: Run) -> Planned:
@@ -83,7 +85,8 @@ def planned(run: Run) -> Planned:
     every, ranks = gpu_memory(), own.num_gpus - own.rollout_gpus
     engine = _divided(engine_of(own.engine, parameters, sglang), own, len(every))
     gpus = tuple(sorted(every[:ranks], key=lambda gpu: gpu.free or 0)[:1])  # the fullest of those that train
-    settings, gives = fitted(config, settings, shape, gpus, engine.memory_share or 0.0)
+    shards = shards_of(config, settings, shape, gpus, ranks)
+    settings, gives = fitted(config, settings, shape, gpus, engine.memory_share or 0.0, shards)
     releases = gives and not engine.apart
     if own.asynchronous:
         _check_ahead(engine, releases=releases)
@@ -107,6 +110,7 @@ def planned(run: Run) -> Planned:
         shape=shape,
         gpus=gpus,
         ranks=ranks,
+        sharded=shards > 1,
         releases=releases,
         order=order,
         start=start,
@@ -179,7 +183,8 @@ def plan_run(run: Run) -> Plan:
         f"{settings.updates} updates each",
         f"learning rate {settings.lr:g}" if trainer.lr or plan.shape else "",
         str(plan.engine),
-        f"trains {what} with {settings.optimizer}, in micro-batches of {settings.tokens} ids; activations are {kept}",
+        f"trains {what} with {settings.optimizer}, in micro-batches of {settings.tokens} ids; activations are {kept}"
+        f"{f', weights shared by {plan.ranks} GPUs (fsdp)' if plan.sharded else ''}",
     )
     unseen = "" if plan.described else f"not checked: the model {plan.base}, which is not on this machine yet"
     memory = disk = MemoryReport()

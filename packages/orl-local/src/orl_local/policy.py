@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from orl_local.rank import Rank
 
 
+FAIL_SECONDS = 5.0  # between two ranks that fail together
+
+
 class LocalPolicy:
     """The weights of `worker` and the engine that samples with them; see `orl_rollout.training.policy.Policy`.
 
@@ -149,10 +152,13 @@ class Child:
 
 
 class Ranks:
-    """A child for each of `count` GPUs, used as `async with`. See `Worker`: all update, and the first one saves."""
+    """A child for each of `count` GPUs, used as `async with`. See `Worker`: all update, and the first one saves.
 
-    def __init__(self, count: int) -> None:
-        self._gate, self._met = asyncio.Barrier(count), False
+    If they have `sharded` the weights, all of them do all that is asked, and the first one writes and sends.
+    """
+
+    def __init__(self, count: int, *, sharded: bool = False) -> None:
+        self._gate, self._met, self._sharded = asyncio.Barrier(count), False, sharded
         self.children = [Child(self._gate) for _ in range(count)]
 
     async def __aenter__(self) -> Ranks:
@@ -178,7 +184,7 @@ class Ranks:
         Raises:
             RankDied: one is gone, so that the others are ended.
         """
-        if name == "save":
+        if name == "save" and not self._sharded:
             return await self.children[0].call(name, *arguments)
         answers = await self._all([child.call(name, *arguments) for child in self.children])
         if name != "update":
@@ -190,21 +196,25 @@ class Ranks:
     async def _all(self, calls: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
         """Return the answers of all calls. One that fails ends the others, also those that wait for it.
 
-        Before all have met, and after one died, others may wait in a collective: they are killed.
+        Before all have met, and after one died, others may wait in a collective: they are killed. So are those with
+        sharded weights that do not fail as well.
         """
         answers = [asyncio.ensure_future(call) for call in calls]
-        left, faults = {*answers}, list[BaseException]()
+        left, faults, killed = {*answers}, list[BaseException](), False
         while left:
-            done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
-            faults += filter(None, map(fault_of, done))
+            patience = FAIL_SECONDS if faults else None
+            done, left = await asyncio.wait(left, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            ended = [*filter(None, map(fault_of, done))]
+            faults += () if killed else ended
             if faults and left:
                 await self._gate.abort()
                 alone = not self._met or any(isinstance(one, RankDied) for one in faults)
-                for child in self.children if alone else ():
+                killed = killed or alone or (self._sharded and not done)
+                for child in self.children if killed else ():
                     child.kill()
         if faults:
             await self._gate.reset()
-            raise faults[0]
+            raise next((one for one in faults if isinstance(one, RankDied)), faults[0])
         return [one.result() for one in answers]
 
     def stop(self) -> None:

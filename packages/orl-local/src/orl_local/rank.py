@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, cast
@@ -30,6 +30,7 @@ from orl_local.checkpoints import STATE, note, whole
 from orl_local.engine.local_model import load_model, on_device
 from orl_local.engine.lora import load_adapter, with_adapters
 from orl_local.engine.served_engine import ABORT, GO, HERE, STOP
+from orl_local.engine.shards import leads, on_cpu, sharded
 from orl_local.engine.weights import SharedWeights, save_policy
 from orl_local.learner import ALONE, Learner, Peers
 from orl_local.options import own_options
@@ -50,21 +51,22 @@ class Rank(SharedWeights):
         Raises:
             ConfigError: the checkpoint cannot be continued.
         """
-        settings, start, model = self._plan.settings, self._plan.start, on_device(self._loaded)
-        folder = Path(self._plan.name)
+        settings, start, divided = self._plan.settings, self._plan.start, self._plan.sharded
+        model, folder = self._loaded if divided else on_device(self._loaded), Path(self._plan.name)
         parameters = int(model.num_parameters())
         torch.manual_seed(settings.seed)  # for new adapters
         if settings.lora_rank:
             model = with_adapters(model, settings.lora_rank)
             if start:
                 load_adapter(model, folder)
-        first = start.model if start and settings.kl_coef and not settings.lora_rank else ""  # KL is measured from it
-        self.learner = Learner(
-            model, settings, self._check, on_device(load_model(first)) if first else None, self._peers
-        )
+        place = sharded if divided else on_device
+        first = start.model if start else self._plan.base if divided else ""  # KL is measured from it
+        known = bool(first and settings.kl_coef and not settings.lora_rank)
+        model = sharded(model) if divided else model
+        self.learner = Learner(model, settings, self._check, place(load_model(first)) if known else None, self._peers)
         if start:
             with boundary(ConfigError, f"reading {folder / STATE}"):
-                state = torch.load(folder / STATE, map_location=model.device, weights_only=True)
+                state = torch.load(folder / STATE, map_location="cpu", mmap=divided, weights_only=True)
                 self.learner.restore(state["optimizer"], state["schedule"])
         self.model = model
         return parameters
@@ -79,30 +81,47 @@ class Rank(SharedWeights):
         Raises:
             OrlError: it cannot be written. Nothing of it is left.
         """
-        plan = self._plan
-        with whole(folder, own_options(plan.run.config.trainer).save_total_limit) as fresh:
-            save_policy(self.model, plan.name, plan.run.config.chat_template, fresh)
-            states = {"optimizer": self.learner.optimizer.state_dict(), "schedule": self.learner.schedule.state_dict()}
-            torch.save(states, fresh / STATE)
+        plan, model = self._plan, self.model
+        limit = own_options(plan.run.config.trainer).save_total_limit
+        with whole(folder, limit) if leads(model) else nullcontext(folder) as fresh:
+            save_policy(model, plan.name, plan.run.config.chat_template, fresh)
+            optimizer = self.learner.optimizer.state_dict()
+            if plan.sharded:
+                optimizer["state"] = {key: on_cpu(model, one.items()) for key, one in optimizer["state"].items()}
+            if not leads(model):
+                return
+            torch.save({"optimizer": optimizer, "schedule": self.learner.schedule.state_dict()}, fresh / STATE)
             note(fresh, folder, plan.start.model if plan.start else lasting_name(plan.name), plan.order, step)
 
 
 class Met(Peers):
     """Rank `number` of `count`, on the GPU of this number. They find each other by a new file at `meeting`."""
 
-    def __init__(self, number: int, count: int, meeting: str, pipe: Connection[Any, Any]) -> None:
-        self.number, self.count, self._pipe = number, count, pipe
+    def __init__(
+        self, number: int, count: int, meeting: str, pipe: Connection[Any, Any], *, sharded: bool = False
+    ) -> None:
+        self.number, self.count, self._pipe, self.sharded = number, count, pipe, sharded
         os.environ |= {"NCCL_NVLS_ENABLE": "0", "NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
         if torch.cuda.is_available():
             torch.cuda.set_device(number)
-        backend = "nccl" if torch.cuda.is_available() else "gloo"
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         distributed.init_process_group(backend, init_method=f"file://{meeting}", rank=number, world_size=count)
 
+    def any(self, word: bool) -> bool:
+        """See Peers. Ranks wait for each other here, on the CPU, and not in the middle of a layer."""
+        words = torch.tensor(int(word))
+        if self.sharded:
+            distributed.all_reduce(words, distributed.ReduceOp.MAX)
+        return bool(words)
+
     def add(self, trained: Sequence[Tensor], sums: Tensor) -> None:
-        """See Peers. All ranks continue once the parent has heard of each of them.
+        """See Peers. All ranks continue once the parent has heard of each of them; sharded gradients are sums already.
 
         STOP is for ranks that still compute: one of them fails then, and the parent aborts the others.
         """
+        if self.sharded:
+            distributed.all_reduce(sums)
+            return
         for one in trained:  # before the gate: a rank without memory must not leave the others in a collective
             one.grad = torch.zeros_like(one) if one.grad is None else one.grad
         self._pipe.send(HERE)
@@ -122,15 +141,17 @@ def main() -> None:
     pipe = cast("Connection[Any, Any]", Connection(pipe_of_parent().detach()))
 
     def check() -> None:
-        if pipe.poll():
+        if peers.any(pipe.poll()):
             raise Interrupted(SIGNALS[0])
 
     def begin(plan: Planned, number: int, count: int, meeting: str) -> None:
-        nonlocal rank
+        nonlocal rank, peers
         keep_out(Scrubber.of(plan.run.config))
-        rank = Rank(plan, check, Met(number, count, meeting, pipe) if count > 1 else ALONE)
+        peers = Met(number, count, meeting, pipe, sharded=plan.sharded) if count > 1 else ALONE
+        rank = Rank(plan, check, peers)
 
     rank: Rank | None = None
+    peers = ALONE
     with suppress(EOFError):
         while True:
             name, arguments = pipe.recv()

@@ -99,8 +99,11 @@ def _train_beside(plan: Planned, course: Drive) -> None:
         # The child reads once it has imported torch: what is sent must fit into the pipe.
         without_tasks = structs.replace(plan, schedule=structs.replace(plan.schedule, tasks=(), held_out=()))
         async with AsyncExitStack() as opening:
-            ranks = await opening.enter_async_context(Ranks(plan.ranks))
-            senders = {gpu: ranks.children[gpu if gpu < plan.ranks else 0] for gpu in plan.engine.gpus}
+            ranks = await opening.enter_async_context(Ranks(plan.ranks, sharded=plan.sharded))
+            senders = {
+                gpu: ranks if plan.sharded else ranks.children[gpu if gpu < plan.ranks else 0]
+                for gpu in plan.engine.gpus
+            }
             engines = Engines(
                 {opening.enter_context(open_engine(plan, rank, gpu)): rank for gpu, rank in senders.items()}
             )

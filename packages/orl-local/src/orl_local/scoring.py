@@ -13,6 +13,7 @@ import torch
 from msgspec import Struct
 from orl_core.errors import ConfigError
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 from torch.utils.checkpoint import checkpoint
 
 from orl_local.batch import Batch
@@ -62,9 +63,13 @@ class Scorer:
         logprobs, entropies = (torch.cat(values) for values in zip(*scores, strict=True))
         return Scores(logprobs=logprobs, entropies=entropies, router_loss=output.aux_loss if self.routes else None)
 
-    def precision(self) -> torch.autocast:
-        """Compute in bf16 on a GPU. Each weight is cast once while the outermost block runs, so it must not change."""
-        return torch.autocast("cuda", torch.bfloat16, enabled=self._model.device.type == "cuda")
+    def precision(self, *, kept: bool = True) -> torch.autocast:
+        """Compute in bf16 on a GPU. Each weight is cast once while the outermost block runs, so it must not change.
+
+        Casts that are not `kept` are made for each use: those of sharded weights would be whole weights.
+        """
+        on_gpu = self._model.device.type == "cuda"
+        return torch.autocast("cuda", torch.bfloat16, enabled=on_gpu, cache_enabled=kept)
 
     def _hidden(self, token_ids: Tensor, mask: Tensor) -> tuple[Tensor, Any]:
         """Return the last hidden states [B, T, H], and the output of the model for one position of each row."""
@@ -77,7 +82,8 @@ class Scorer:
         hook = self._head.register_forward_pre_hook(take)
         more: dict[str, Any] = {"output_router_logits": True, "attention_mask": mask} if self.routes else {}
         try:
-            output = self._model(input_ids=token_ids, use_cache=False, **more)
+            with self.precision(kept=not isinstance(self._model, FSDPModule)):
+                output = self._model(input_ids=token_ids, use_cache=False, **more)
         finally:
             hook.remove()
         return taken[0], output

@@ -7,7 +7,7 @@ from which a run continues. peft owns the adapters; this module knows no trainer
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -58,10 +58,17 @@ def _merged(layer: LoraLayer, weight: Tensor) -> Tensor:
     return (weight.float() + sum(change.float() for change in changes)).to(weight.dtype)
 
 
-def save_adapter(model: Any, checkpoint: Path) -> None:
-    """Write the adapters into a folder of `checkpoint`, if `model` has any."""
-    if isinstance(model, PeftModel):
-        model.save_pretrained(str(checkpoint / ADAPTER))
+def adapters_of(model: Any) -> list[tuple[str, Tensor]]:
+    """Return the names and weights of the adapters of `model`, if it has any."""
+    return [
+        (name, one) for name, one in model.state_dict().items() if isinstance(model, PeftModel) and ".lora_" in name
+    ]
+
+
+def save_adapter(model: Any, checkpoint: Path, adapters: Mapping[str, Tensor]) -> None:
+    """Write the `adapters` of `model` into a folder of `checkpoint`, if it has any."""
+    if adapters:
+        model.save_pretrained(str(checkpoint / ADAPTER), state_dict=adapters)
 
 
 def load_adapter(model: PeftModel, checkpoint: Path) -> None:

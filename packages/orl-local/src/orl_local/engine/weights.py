@@ -17,7 +17,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
-from orl_local.engine.lora import base_of, policy_weights, save_adapter
+from orl_local.engine.lora import adapters_of, base_of, policy_weights, save_adapter
+from orl_local.engine.shards import full, leads, on_cpu
 
 BUCKET_BYTES = 512 << 20
 SENT = torch.bfloat16  # the type of weights as they are sent
@@ -57,7 +58,7 @@ class SharedWeights:
                 self._buckets = buckets(self._weights()) if usable else iter(())
             self._bucket = next(self._buckets, None)
             if self._bucket is not None:
-                return handles_of(self._bucket)
+                return handles_of(self._bucket) if leads(self.model) else ""
             if torch.cuda.is_available():
                 torch.cuda.ipc_collect()
                 if self._frees:
@@ -84,14 +85,18 @@ class SharedWeights:
 def write_weights(model: Any, folder: Path, weights: Iterable[tuple[str, Tensor]]) -> None:
     """Write `weights`, which are those of the policy at some time, tied ones once."""
     base = base_of(model)
-    written = {name: one.detach().cpu() for name, one in weights if name not in base.all_tied_weights_keys}
-    base.save_pretrained(folder, state_dict=written)
+    untied = ((name, one.detach()) for name, one in weights if name not in base.all_tied_weights_keys)
+    if written := on_cpu(model, untied):
+        base.save_pretrained(folder, state_dict=written)
 
 
 def save_policy(model: Any, name: str, chat_template: str | None, folder: Path) -> None:
     """Write weights and adapters of the policy, and the tokenizer of the checkpoint `name` with the run's template."""
     write_weights(model, folder, policy_weights(model))
-    save_adapter(model, folder)
+    adapters = on_cpu(model, adapters_of(model))
+    if not leads(model):
+        return
+    save_adapter(model, folder, adapters)
     tokenizer = load_pretrained(name)
     tokenizer.chat_template = chat_template or tokenizer.chat_template
     tokenizer.save_pretrained(str(folder))
@@ -102,7 +107,7 @@ def named_as_saved(model: PreTrainedModel) -> bool:
 
     Experts of a mixture are one tensor in memory and many in a checkpoint; multimodal models have other prefixes there.
     """
-    weights = {name: weight.to("meta") for name, weight in model.state_dict().items()}
+    weights = {name: torch.empty(weight.shape, device="meta") for name, weight in model.state_dict().items()}
     return revert_weight_conversion(model, weights).keys() == weights.keys()
 
 
@@ -118,7 +123,7 @@ def buckets(weights: Iterable[tuple[str, Tensor]], most: int = BUCKET_BYTES) -> 
     Tied weights are one tensor under several names. Each name is sent, as in a checkpoint without tying.
     """
     bucket: list[tuple[str, Tensor]] = []
-    for name, weight in as_sent(weights):
+    for name, weight in ((name, full(part)) for name, part in as_sent(weights)):
         if bucket and weight.nbytes + sum(tensor.nbytes for _, tensor in bucket) > most:
             yield bucket
             bucket = []
@@ -131,14 +136,14 @@ def fingerprints(weights: Iterable[tuple[str, Tensor]]) -> dict[str, int]:
 
     Sums of bits times odd factors, modulo 2^64: linear, and computed where the weight is.
     """
-    hashes = {name: _hash(weight.detach()) for name, weight in weights}
+    hashes = {name: _hash(full(weight)) for name, weight in as_sent(weights)}
     return dict(zip(hashes, torch.stack([*hashes.values()]).tolist(), strict=True)) if hashes else {}
 
 
 def _hash(weight: Tensor) -> Tensor:
-    """Return the hash of one weight, int64 [], without a copy of the weight on another device."""
+    """Return the hash of one weight as it is sent, int64 [], without a copy of the weight on another device."""
     factors = _factors(weight.device)
-    sent = weight.to(SENT).view(torch.int16) if weight.is_floating_point() else weight
+    sent = weight.view(torch.int16) if weight.is_floating_point() else weight
     total = factors.new_zeros(())
     for chunk in sent.reshape(-1).split(_CHUNK):
         total = total * _PRIME + (chunk.long() * factors[: chunk.numel()]).sum()
