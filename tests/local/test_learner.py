@@ -16,7 +16,7 @@ from orl_core.errors import ConfigError, EngineError, OrlError
 from orl_local import scoring
 from orl_local.algorithm import ALGORITHMS
 from orl_local.batch import micro_batches
-from orl_local.learner import Learner
+from orl_local.learner import Learner, Peers
 from orl_rollout.run_folder.metrics_log import TRAINING_METRICS
 from orl_rollout.training.rows import Row
 from torch import Tensor
@@ -169,6 +169,15 @@ def test_memory_that_holds_no_row_says_what_to_lower(checkpoint: Path, one: list
     assert str(sizes[-1]) in str(fault.value)
     assert len(sizes) < 10
     assert all(map(torch.equal, weights_of(learner), before))
+
+
+def test_rank_with_a_part_of_the_weights_does_not_try_again(checkpoint: Path, one: list[Row]) -> None:
+    """The others wait for it in a layer."""
+    peers = Peers()
+    learner = learner_of(checkpoint, peers=peers)
+    peers.sharded = True
+    with memory_for(learner, 60), pytest.raises(ConfigError, match="--load, and --max-tokens-per-gpu"):
+        learner.update(one, 1)
 
 
 def test_optimizer_without_memory_says_what_to_lower(checkpoint: Path, one: list[Row]) -> None:

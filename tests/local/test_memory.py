@@ -21,6 +21,7 @@ from orl_local.memory import (
     fitted,
     report,
     sampling,
+    shards_of,
     sizes_of,
     training,
 )
@@ -177,6 +178,27 @@ def test_largest_micro_batches_that_fit_are_chosen(
     assert (chosen.recompute, gives) == (recompute, releases)
     room = USED if releases else USED - share
     assert training(shape, sizes_of(run.config, chosen)).total <= room * gpu.total
+
+
+@pytest.mark.parametrize(
+    ("name", "trainer", "shards"),
+    [
+        ("0.6B", {}, 1),
+        ("0.6B", {"sharding": "fsdp"}, 4),
+        ("8B", {}, 4),
+        ("8B", {"sharding": "none"}, 1),
+        ("8B", {"lora_rank": 32}, 1),
+        ("8B", {"optimizer": "adafactor"}, 1),
+    ],
+)
+def test_weights_are_divided_if_they_do_not_fit(tmp_path: Path, name: str, trainer: dict[str, Any], shards: int):
+    run, settings = settled(tmp_path, **trainer)
+    shape = shape_of(QWEN3[name])
+    assert shards_of(run.config, settings, shape, (GPU,), 4) == shards
+    one, part = (training(shape, sizes_of(run.config, settings, count)) for count in (1, shards))
+    assert (part.gradients, part.optimizer) == pytest.approx((one.gradients / shards, one.optimizer / shards))
+    problems = report(run.config, settings, shape, (GPU,), 0.0, shards).problems
+    assert bool(problems) is (trainer == {"sharding": "none"})
 
 
 def test_engine_that_plays_meanwhile_gives_nothing_back(tmp_path: Path):

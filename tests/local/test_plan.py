@@ -146,6 +146,7 @@ def with_gpus(monkeypatch: pytest.MonkeyPatch, gib: int, count: int) -> None:
         ({"num_gpus": 4, "rollout_gpus": 3}, (1, 2, 3), 1, 0.0, False),
         ({"num_gpus": 4, "rollout_gpus": 1, "asynchronous": True}, (3,), 3, 0.0, False),
         ({"num_gpus": 2, "engine": URL}, (0,), 2, 0.0, False),
+        ({"num_gpus": 2, "sharding": "fsdp"}, (0, 1), 2, SHARE, False),
     ],
 )
 def test_gpus_are_divided(
@@ -162,6 +163,7 @@ def test_gpus_are_divided(
     made = planning.planned(make_run(tmp_path / "run", checkpoint, **{"engine": "sglang", **trainer}))
     assert (made.engine.gpus, made.ranks, made.engine.memory_share) == (gpus, ranks, share)
     assert made.releases is releases or made.engine.url
+    assert made.sharded is ("sharding" in trainer)
 
 
 @pytest.mark.parametrize(
@@ -170,6 +172,8 @@ def test_gpus_are_divided(
         ({"num_gpus": 5}, "4 GPUs"),
         ({"num_gpus": 2, "rollout_gpus": 2}, "has to train"),
         ({"num_gpus": 2, "engine": "transformers"}, "needs an SGLang"),
+        ({"num_gpus": 2, "rollout_gpus": 1, "sharding": "fsdp"}, "--num-gpus 2 or more"),
+        ({"num_gpus": 2, "sharding": "fsdp", "optimizer": "adafactor"}, "`optimizer: adamw`"),
         ({"num_gpus": 2, "rollout_gpus": 1, "engine": URL}, "--rollout-gpus 1"),
     ],
 )

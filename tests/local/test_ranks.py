@@ -20,14 +20,17 @@ from msgspec import structs
 from orl_core.errors import EngineError, OrlError
 from orl_local import policy
 from orl_local.batch import Member, part_of
+from orl_local.engine.local_model import load_model
 from orl_local.engine.served_engine import Engines, ServedEngine, Server
-from orl_local.learner import Peers
+from orl_local.engine.weights import fingerprints
+from orl_local.learner import ALONE, Peers
 from orl_local.planning import planned
 from orl_local.policy import Child, LocalPolicy, RankDied, Ranks
 from orl_local.rank import Met
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.sglang.client import SglangEngine
 from orl_rollout.training.rows import Row
+from safetensors.torch import load_file
 from torch import Tensor
 from torch.multiprocessing.spawn import spawn
 
@@ -101,21 +104,25 @@ def be_a_shard(number: int, meeting: str, checkpoint: Path, rows: Sequence[Row],
     """Be a rank with sharded weights: save its steps next to `meeting`."""
     torch.set_num_threads(1)
     peers = Met(number, RANKS, meeting, cast("Any", None), sharded=True)
-    learners = [learner_of(checkpoint, peers=peers, **CHANGES, **CASES[case]) for case in cases]
-    torch.save([tuple(step_of(one, rows[start:])) for one in learners for start in (0, 5)], f"{meeting}{number}")
+    torch.save([tuple(one) for one in steps_of(checkpoint, rows, cases, peers)], f"{meeting}{number}")
 
 
-CHANGES: dict[str, Any] = {"updates": 2, "lr": 1e-2, "tokens": 1, "recompute": True}
+def steps_of(checkpoint: Path, rows: Sequence[Row], cases: Sequence[str], peers: Peers = ALONE) -> list[Step]:
+    """Return steps on all rows, and on the last one. The base of adapters is in bf16."""
+    steps: list[Step] = []
+    for changes in map(CASES.__getitem__, cases):
+        model = load_model(str(checkpoint)).to(torch.bfloat16 if "lora_rank" in changes else torch.float32)
+        learner = learner_of(checkpoint, model, peers, updates=2, lr=1e-2, tokens=1, recompute=True, **changes)
+        steps += [step_of(learner, rows[start:]) for start in (0, 5)]
+    return steps
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("cases", [["lora"], [*CASES]])
+@pytest.mark.parametrize("cases", [["lora"], pytest.param([*CASES], marks=pytest.mark.slow, id="all")])
 def test_shards_have_the_gradients_of_one(checkpoint: Path, tmp_path: Path, model: Any, cases: list[str]) -> None:
     """A rank has more micro-batches than the other, and then it has all rows."""
     meeting, rows = str(tmp_path / "meeting"), rows_for(model)
     spawn(be_a_shard, (meeting, checkpoint, rows, cases), RANKS)
-    learners = [learner_of(checkpoint, **CHANGES, **CASES[case]) for case in cases]
-    expected = [step_of(one, rows[start:]) for one in learners for start in (0, 5)]
+    expected = steps_of(checkpoint, rows, cases)
     for number in range(RANKS):
         for found, one in zip(torch.load(f"{meeting}{number}"), expected, strict=True):
             same(Step(*found), one)
@@ -135,7 +142,9 @@ def run_of(folder: Path, checkpoint: Path, **trainer: Any) -> Run:
 @asynccontextmanager
 async def placed(run: Run, count: int = RANKS, *, sharded: bool = False) -> AsyncGenerator[Ranks]:
     async with Ranks(count, sharded=sharded) as ranks:
-        await ranks.begin(structs.replace(planned(run), sharded=sharded))
+        plan = planned(run)
+        ahead = structs.replace(plan.schedule, ahead=True)
+        await ranks.begin(structs.replace(plan, sharded=sharded, schedule=ahead))
         await ranks.call("place")
         yield ranks
 
@@ -150,8 +159,8 @@ async def fingerprints_of(ranks: Ranks) -> list[dict[str, int]]:
 async def test_processes_train_as_one(
     checkpoint: Path, tmp_path: Path, model: Any, rank: int | None, sharded: bool
 ) -> None:
-    """Each checkpoint is that of the others, whichever ranks continue it."""
-    one, two, again = tmp_path / "one", tmp_path / "two", tmp_path / "again"
+    """Each checkpoint is that of the others, whichever ranks continue it. They send what was taken before an update."""
+    one, two, again, sent = (tmp_path / name for name in ("one", "two", "again", "sent"))
     changes: dict[str, Any] = {"lora_rank": rank, "kl_coef": 0.1, "num_rollout": 9}
     run, rows = run_of(tmp_path / "run", checkpoint, **changes), rows_for(model, split=True)
     for count, folder in ((1, one), (RANKS, two)):
@@ -163,11 +172,18 @@ async def test_processes_train_as_one(
             assert all(other == first for other in others)
     assert distance(tensors_of(two), tensors_of(one)) < ROUNDING
     assert distance(tensors_of(two), tensors_of(checkpoint)) > 1e-4
-    for count, folder in ((1, two), (RANKS, one)):
+    for count, folder in ((1, two), (RANKS, one)) if sharded else ():
         run = run_of(tmp_path / "run", checkpoint, load=str(folder), **changes)
-        async with placed(run, count, sharded=sharded and count > 1) as ranks:
+        async with placed(run, count, sharded=count > 1) as ranks:
             await ranks.call("save", again, 2)
-        same_bits(again, folder)
+            same_bits(again, folder)
+            await ranks.call("take")
+            await ranks.call("update", rows, 3)
+            await ranks.call("write", sent)
+            expected = {name: one.bfloat16() for name, one in load_file(folder / "model.safetensors").items()}
+            torch.testing.assert_close(load_file(sent / "model.safetensors"), expected, rtol=0, atol=0)
+            for told in await fingerprints_of(ranks):
+                assert told.items() >= fingerprints(expected.items()).items()
 
 
 @pytest.mark.slow
