@@ -111,8 +111,9 @@ def steps_of(checkpoint: Path, rows: Sequence[Row], cases: Sequence[str], peers:
     """Return steps on all rows, and on the last one. The base of adapters is in bf16."""
     steps: list[Step] = []
     for changes in map(CASES.__getitem__, cases):
-        model = load_model(str(checkpoint)).to(torch.bfloat16 if "lora_rank" in changes else torch.float32)
-        learner = learner_of(checkpoint, model, peers, updates=2, lr=1e-2, tokens=1, recompute=True, **changes)
+        base: Any = load_model(str(checkpoint))
+        base.to(torch.bfloat16 if "lora_rank" in changes else torch.float32)
+        learner = learner_of(checkpoint, base, peers, updates=2, lr=1e-2, tokens=1, recompute=True, **changes)
         steps += [step_of(learner, rows[start:]) for start in (0, 5)]
     return steps
 

@@ -78,9 +78,10 @@ def learner_of(checkpoint: Path, model: Any = None, peers: Peers = ALONE, **chan
     torch.manual_seed(0)
     if settings.lora_rank:
         model = with_adapters(model, settings.lora_rank)
+    first = load_model(str(checkpoint)) if settings.kl_coef else None
     if peers.sharded:
-        return Learner(sharded(model), settings, lambda: None, sharded(load_model(str(checkpoint))), peers)
-    return Learner(model, settings, lambda: None, peers=peers)
+        model, first = sharded(model), first and sharded(first)
+    return Learner(model, settings, lambda: None, first, peers)
 
 
 def step_of(learner: Learner, rows: Sequence[Row], step: int = 1) -> Step:

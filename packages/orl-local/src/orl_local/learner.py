@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from copy import deepcopy
 from statistics import fmean
 from typing import Any, TypeVar
 
@@ -78,7 +77,7 @@ ALONE = Peers()
 class Learner:
     """Trains `model`, which is on its device, with adapters. `check` is called between micro-batches, and may raise.
 
-    `first` are the weights that training began with, if they are not those of now. `peers` are the ranks of a run.
+    `first` are the weights that training began with, if their KL divergence counts. `peers` are the ranks of a run.
 
     `tokens` are the ids of a micro-batch, `out_of_memory` counts how often they were halved.
     """
@@ -315,12 +314,12 @@ class Learner:
 def reference_of(model: Any, settings: Settings, first: Any) -> Callable[[Batch], Tensor] | None:
     """Return what scores with the weights that training began with; None if there is no KL divergence to weigh.
 
-    With LoRA it is the model without its adapters, else `first`, or a frozen copy.
+    With LoRA it is the model without its adapters, else `first`.
     """
     if not settings.kl_coef:
         return None
     adapted = isinstance(model, PeftModel)
-    frozen = model if adapted else (first or deepcopy(model)).requires_grad_(False).eval()
+    frozen = model if adapted else first.requires_grad_(False).eval()
     scorer = Scorer(frozen, settings.temperature)
 
     def score(batch: Batch) -> Tensor:

@@ -53,7 +53,7 @@ class Planned(Struct, frozen=True, kw_only=True):
     shape: ModelShape | None
     gpus: tuple[Gpu, ...]
     ranks: int
-    sharded: bool = False
+    sharded: bool
     releases: bool
     order: Mapping[str, Any]
     start: Checkpoint | None

@@ -51,22 +51,21 @@ class Rank(SharedWeights):
         Raises:
             ConfigError: the checkpoint cannot be continued.
         """
-        settings, start, divided = self._plan.settings, self._plan.start, self._plan.sharded
-        model, folder = self._loaded if divided else on_device(self._loaded), Path(self._plan.name)
+        plan, settings, start, model = self._plan, self._plan.settings, self._plan.start, self._loaded
+        folder, place = Path(plan.name), sharded if plan.sharded else on_device
         parameters = int(model.num_parameters())
         torch.manual_seed(settings.seed)  # for new adapters
         if settings.lora_rank:
             model = with_adapters(model, settings.lora_rank)
             if start:
                 load_adapter(model, folder)
-        place = sharded if divided else on_device
-        first = start.model if start else self._plan.base if divided else ""  # KL is measured from it
-        known = bool(first and settings.kl_coef and not settings.lora_rank)
-        model = sharded(model) if divided else model
-        self.learner = Learner(model, settings, self._check, place(load_model(first)) if known else None, self._peers)
+        model, first = place(model), None
+        if settings.kl_coef and not settings.lora_rank:  # KL is measured from the weights that training began with
+            first = place(load_model((start and start.model) or plan.base))
+        self.learner = Learner(model, settings, self._check, first, self._peers)
         if start:
             with boundary(ConfigError, f"reading {folder / STATE}"):
-                state = torch.load(folder / STATE, map_location="cpu", mmap=divided, weights_only=True)
+                state = torch.load(folder / STATE, map_location="cpu", mmap=plan.sharded, weights_only=True)
                 self.learner.restore(state["optimizer"], state["schedule"])
         self.model = model
         return parameters

@@ -60,9 +60,8 @@ def _merged(layer: LoraLayer, weight: Tensor) -> Tensor:
 
 def adapters_of(model: Any) -> list[tuple[str, Tensor]]:
     """Return the names and weights of the adapters of `model`, if it has any."""
-    return [
-        (name, one) for name, one in model.state_dict().items() if isinstance(model, PeftModel) and ".lora_" in name
-    ]
+    weights = model.state_dict() if isinstance(model, PeftModel) else {}
+    return [(name, one) for name, one in weights.items() if ".lora_" in name]
 
 
 def save_adapter(model: Any, checkpoint: Path, adapters: Mapping[str, Tensor]) -> None:

@@ -45,4 +45,4 @@ def part_like(value: Any, parameter: Tensor) -> Any:
     """Return this rank's part of `value`, divided as `parameter` is, if it has the shape of a divided `parameter`."""
     if not isinstance(parameter, DTensor) or value.shape != parameter.shape:
         return value
-    return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
+    return distribute_tensor(value, parameter.device_mesh, parameter.placements)
