@@ -51,8 +51,9 @@ class Rank(SharedWeights):
         Raises:
             ConfigError: the checkpoint cannot be continued.
         """
-        plan, settings, start, model = self._plan, self._plan.settings, self._plan.start, self._loaded
-        folder, place = Path(plan.name), sharded if plan.sharded else on_device
+        plan, settings, start = self._plan, self._plan.settings, self._plan.start
+        folder, model = Path(plan.name), self._loaded
+        place: Callable[[Any], Any] = sharded if plan.sharded else on_device
         parameters = int(model.num_parameters())
         torch.manual_seed(settings.seed)  # for new adapters
         if settings.lora_rank:
