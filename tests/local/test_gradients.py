@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -70,7 +71,7 @@ def model_of(case: Case) -> Any:
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_two_steps_equal_those_of_trl(case: Case):
     model, found = model_of(case), []
-    learner = Learner(model, settings_of(case), lambda: None)
+    learner = Learner(model, settings_of(case), lambda: None, deepcopy(model))
     learner.optimizer.register_step_pre_hook(lambda *_: found.append(gradients_of(model)))
     for parts in case.steps:
         learner.train_on(parts)

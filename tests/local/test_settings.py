@@ -47,6 +47,7 @@ ELSEWHERE = {
     "engine",
     "num_gpus",
     "rollout_gpus",
+    "sharding",
     "asynchronous",
     "save_total_limit",
     "clip_low",
