@@ -210,6 +210,7 @@ async def test_death_of_a_rank_ends_the_others(
         async def steps() -> None:
             for step in range(1, 1000):
                 await policy.update(rows, step)
+                await policy.save(tmp_path / "checkpoint", step)
 
         training = asyncio.create_task(steps())
         await asyncio.sleep(1.0)
