@@ -52,8 +52,7 @@ class Rank(SharedWeights):
             ConfigError: the checkpoint cannot be continued.
         """
         plan, settings, start = self._plan, self._plan.settings, self._plan.start
-        folder, model = Path(plan.name), self._loaded
-        place: Callable[[Any], Any] = sharded if plan.sharded else on_device
+        folder, model, place = Path(plan.name), self._loaded, sharded if plan.sharded else on_device
         parameters = int(model.num_parameters())
         torch.manual_seed(settings.seed)  # for new adapters
         if settings.lora_rank:

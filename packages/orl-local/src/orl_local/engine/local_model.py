@@ -6,6 +6,7 @@ Rollouts and training then continue in smaller batches.
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 import torch
 import transformers
@@ -33,10 +34,10 @@ def load_model(name: str, *, frozen: bool = False) -> PreTrainedModel:
         return AutoModelForCausalLM.from_pretrained(name, dtype=dtype, trust_remote_code=False)
 
 
-def on_device(model: PreTrainedModel) -> PreTrainedModel:
+def on_device(model: Any) -> Any:
     """Move `model` to the GPU if there is one, and return it."""
     if torch.cuda.is_available():
-        return model.to("cuda")  # pyright: ignore[reportArgumentType]
+        return model.to("cuda")
     if model.num_parameters() < TINY:
         torch.set_num_threads(1)  # a second thread gains nothing on small tensors, and the environment needs the core
     return model
