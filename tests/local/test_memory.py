@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from msgspec import structs
 from orl_core.errors import ConfigError
 from orl_local import scoring
 from orl_local.engine import sampler
+from orl_local.engine.engine_plan import EngineChoice
 from orl_local.engine.lora import with_adapters
 from orl_local.memory import (
     BATCH_TOKENS,
@@ -35,7 +35,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.kit import nvml
 from tests.kit.model_shapes import QWEN3
-from tests.local.fakes import make_run
+from tests.local.fakes import described, make_run
 
 Caplog = pytest.LogCaptureFixture
 GPU = Gpu(total=80 * GIB, free=79 * GIB)
@@ -96,7 +96,13 @@ def settled(tmp_path: Path, **trainer: Any) -> tuple[Run, Settings]:
 def reported(tmp_path: Path, name: str, gpu: Gpu = GPU, share: float | None = None, **trainer: Any) -> MemoryReport:
     """Return the report of 128 rollouts of a published model on a GPU, with activations that are computed again."""
     run, settings = settled(tmp_path, checkpointing="on", **trainer)
-    return report(run.config, settings, shape_of(QWEN3[name]), (gpu,), share)
+    return report(run.config, settings, shape_of(QWEN3[name]), (gpu,), engine_with(share))
+
+
+def engine_with(share: float | None = None) -> EngineChoice:
+    """Return an SGLang with this share of a GPU that trains; None: the model itself."""
+    options = (f"--mem-fraction-static={share}",)
+    return EngineChoice(engine="sglang" if share else "transformers", reason="", options=options)
 
 
 def test_adapters_or_smaller_moments_need_less(tmp_path: Path):
@@ -132,11 +138,7 @@ def test_rows_that_may_outgrow_the_gpu_are_a_note_with_what_fits(tmp_path: Path)
 
 def test_training_refuses_what_cannot_fit(tmp_path: Path, caplog: Caplog):
     for name, told in (("8B", "training needs"), ("0.6B", "")):
-        model = tmp_path / name
-        model.mkdir()
-        (model / "config.json").write_text(json.dumps(QWEN3[name]), "utf-8")
-        (model / "model.safetensors").touch()
-        run = make_run(tmp_path / "run", model, max_tokens_per_gpu=1 << 18)
+        run = make_run(tmp_path / "run", described(tmp_path, QWEN3[name]), max_tokens_per_gpu=1 << 18)
         with nvml.driver(nvml.Gpu("GPU-a", gib=70.0)):
             plan = planned(run)
         if told:
@@ -150,7 +152,7 @@ def test_training_refuses_what_cannot_fit(tmp_path: Path, caplog: Caplog):
 
 def test_unknown_model_is_said(tmp_path: Path):
     run, settings = settled(tmp_path)
-    found = report(run.config, settings, None, ())
+    found = report(run.config, settings, None, (), engine_with())
     assert found.table == UNKNOWN
     assert (found.problems, found.notes) == ((), ())
 
@@ -194,10 +196,10 @@ def test_largest_micro_batches_that_fit_are_chosen(
 def test_weights_are_divided_if_they_do_not_fit(tmp_path: Path, name: str, trainer: dict[str, Any], shards: int):
     run, settings = settled(tmp_path, **trainer)
     shape = shape_of(QWEN3[name])
-    assert shards_of(run.config, settings, shape, (GPU,), 4) == shards
+    assert shards_of(run.config, settings, shape, (GPU,), 4, engine_with(0.3)) == shards
     one, part = (training(shape, sizes_of(run.config, settings, count)) for count in (1, shards))
     assert (part.gradients, part.optimizer) == pytest.approx((one.gradients / shards, one.optimizer / shards))
-    problems = report(run.config, settings, shape, (GPU,), 0.0, shards).problems
+    problems = report(run.config, settings, shape, (GPU,), engine_with(0.3), shards).problems
     assert bool(problems) is (trainer == {"sharding": "none"})
 
 

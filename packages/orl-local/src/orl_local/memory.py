@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import product
+from typing import Any
 
-from msgspec import structs
+from msgspec import Struct, structs
 from orl_core.config import RunConfig
 from orl_core.config.limits import context_tokens_of
 from orl_core.errors import ConfigError
@@ -23,11 +24,13 @@ from orl_rollout.memory import (
     ModelShape,
     Phase,
     Sizes,
+    engine_memory,
     halves,
     report_of,
     training_memory,
 )
 
+from orl_local.engine.engine_plan import EngineChoice
 from orl_local.options import DEFAULTS, own_options
 from orl_local.settings import TOKENS, Settings
 
@@ -43,21 +46,19 @@ UNKNOWN = "memory is not estimated: config.json of the model does not tell its s
 
 
 def sizes_of(config: RunConfig, settings: Settings, shards: int = 1) -> Sizes:
-    """Return the sizes of a run on a GPU. Adapters train on frozen bf16 weights, which need no copy.
+    """Return the sizes of a run on a GPU, which has one of `shards` of the weights.
 
-    It has one of `shards` of the weights. A layer is gathered in fp32, and has a copy and a gradient meanwhile.
+    Adapters train on frozen bf16 weights, which need no copy.
     """
     trainer, rank, context = config.trainer.with_defaults(DEFAULTS), settings.lora_rank or 0, context_tokens_of(config)
     rollouts = (trainer.rollout_batch_size or 1) * (trainer.n_samples or 1)
-    return Sizes(
+    whole = Sizes(
         precision=structs.replace(
             AUTOCAST,
             weights=FROZEN_BYTES if rank else WEIGHT_BYTES,
             optimizer=MOMENTS.get(settings.optimizer, AUTOCAST.optimizer),
-            cast=0 if rank else AUTOCAST.cast + (WEIGHT_BYTES + GRADIENT) * (shards > 1),
+            cast=0 if rank else AUTOCAST.cast,
         ),
-        gpus=shards,
-        sharded=shards > 1,
         context=context,
         tokens=min(-(-rollouts // settings.updates) * context, settings.tokens),
         recompute=settings.recompute,
@@ -66,50 +67,115 @@ def sizes_of(config: RunConfig, settings: Settings, shards: int = 1) -> Sizes:
         turn=config.rollout.turn_tokens,
         copies=2 if settings.kl_coef and not rank else 1,
     )
+    return divided(whole, shards)
+
+
+def divided(whole: Sizes, shards: int) -> Sizes:
+    """Return the sizes of each of `shards`. A layer is gathered in fp32, and has a copy and a gradient meanwhile."""
+    if shards == 1:
+        return whole
+    cast = whole.precision.cast and whole.precision.cast + WEIGHT_BYTES + GRADIENT
+    return structs.replace(whole, gpus=shards, sharded=True, precision=structs.replace(whole.precision, cast=cast))
+
+
+class Demand(Struct, frozen=True, kw_only=True):
+    """What a run asks for: the `sizes` of its largest micro-batch, and what its options leave open, the fastest first.
+
+    `recompute`, `tokens` and `sharded` as in Sizes. `ahead`: an SGLang plays during an update.
+    """
+
+    sizes: Sizes
+    recompute: tuple[bool, ...]
+    tokens: tuple[int, ...]
+    sharded: tuple[bool, ...]
+    ahead: bool
+
+
+def demand_of(config: RunConfig, settings: Settings) -> Demand:
+    """Return what a run with these settings asks for."""
+    own, chosen = own_options(config.trainer), config.trainer.max_tokens_per_gpu
+    tokens = (chosen,) if chosen else MICRO_BATCHES
+    auto = (False, True) if own.optimizer == "adamw" else (False,)
+    return Demand(
+        sizes=sizes_of(config, structs.replace(settings, tokens=tokens[0])),
+        recompute={"auto": (False, True), "on": (True,), "off": (False,)}[own.checkpointing],
+        tokens=tokens,
+        sharded={"auto": auto, "none": (False,), "fsdp": (True,)}[own.sharding],
+        ahead=own.asynchronous,
+    )
+
+
+def fit(shape: ModelShape, demand: Demand, total: int, share: float, shards: int) -> tuple[Sizes, bool | None]:
+    """Return the sizes that fit on a GPU of `total` bytes, and whether an SGLang with its `share` gives memory back.
+
+    Activations are kept if they fit, with the engine or without it; then the micro-batches are as large as fits. An
+    engine that plays ahead keeps its share, and the trainer a copy of the weights that it has. None: nothing fits.
+    """
+    sizes = divided(demand.sizes, shards)
+    kept = FROZEN_BYTES * shape.parameters / shards / total
+    rooms = (USED - share - kept,) if demand.ahead else (USED - share, USED)
+    tried = sizes
+    for recompute, room, tokens in product(demand.recompute, rooms, demand.tokens):
+        tried = structs.replace(sizes, recompute=recompute, tokens=min(sizes.tokens, tokens))
+        if training(shape, tried).total <= room * total:
+            return tried, room == USED
+    return tried, None
 
 
 def fitted(
+    config: RunConfig, settings: Settings, shape: ModelShape | None, gpus: Sequence[Gpu], share: float, shards: int = 1
+) -> tuple[Settings, bool]:
+    """Return the settings with what the options leave open, and whether an SGLang with its `share` gives memory back.
+
+    On a CPU the settings stay as they are. A GPU computes activations of a model of unknown size again.
+    """
+    demand = demand_of(config, settings)
+    if not gpus:
+        return settings, True
+    if shape is None:
+        return structs.replace(settings, recompute=demand.recompute[-1]), True
+    sizes, gives = fit(shape, demand, gpus[0].total, share, shards)
+    return structs.replace(settings, recompute=sizes.recompute, tokens=sizes.tokens), gives is not False
+
+
+class Need(Struct, frozen=True, kw_only=True):
+    """The most bytes on a GPU that trains, and on one that samples. `lacking` names one that does not fit, or is ""."""
+
+    training: int
+    rollouts: int
+    lacking: str
+
+
+def need_of(shape: ModelShape, demand: Demand, engine: EngineChoice, total: int, shards: int) -> Need:
+    """Return what a run needs on GPUs of `total` bytes, each with one of `shards` of the weights."""
+    sizes, gives = fit(shape, demand, total, engine.memory_share or 0.0, shards)
+    phases = phases_of(shape, sizes, engine, total)
+    bytes_of = {phase.name: phase.memory(phase.sizes).total for phase in phases}
+    short = [phase.name for phase in phases if bytes_of[phase.name] > min(phase.share, USED) * total]
+    return Need(**bytes_of, lacking="training" if gives is None else next(iter(short), ""))
+
+
+def shards_of(
     config: RunConfig,
     settings: Settings,
     shape: ModelShape | None,
     gpus: Sequence[Gpu],
-    share: float,
-    shards: int = 1,
-) -> tuple[Settings, bool]:
-    """Return the settings with what the options leave open, and whether an SGLang with its `share` gives memory back.
-
-    Activations are kept if they fit, with the engine or without it; then the micro-batches are as large as fits. On a
-    CPU the settings stay as they are. A GPU computes activations of a model of unknown size again. With `async` the
-    engine plays during an update: it keeps its share, and the trainer a copy of the weights that it has.
-    """
-    own, chosen = own_options(config.trainer), config.trainer.max_tokens_per_gpu
-    careful = structs.replace(settings, recompute=own.checkpointing != "off")
-    if not gpus or shape is None:
-        return (careful if gpus else settings), True
-    kept = FROZEN_BYTES * shape.parameters / shards / gpus[0].total
-    rooms = (USED - share - kept,) if own.asynchronous else (USED - share, USED)
-    for recompute, room in product((False, True), rooms):
-        for tokens in (chosen,) if chosen else MICRO_BATCHES:
-            fits = structs.replace(settings, recompute=recompute, tokens=tokens)
-            needed = training(shape, sizes_of(config, fits, shards)).total
-            if own.checkpointing in ("auto", "on" if recompute else "off") and needed <= room * gpus[0].total:
-                return fits, room == USED
-    return careful, True
-
-
-def shards_of(config: RunConfig, settings: Settings, shape: ModelShape | None, gpus: Sequence[Gpu], ranks: int) -> int:
-    """Return how many GPUs share one copy of weights, gradients and optimizer: all, or one if that holds an update.
+    ranks: int,
+    engine: EngineChoice,
+) -> int:
+    """Return how many GPUs share one copy of weights, gradients and optimizer: all, or one if that is enough.
 
     Raises:
         ConfigError: they cannot be divided.
     """
-    own = own_options(config.trainer)
-    if own.sharding == "fsdp" and (ranks == 1 or own.optimizer != "adamw"):
+    demand = demand_of(config, settings)
+    if demand.sharded == (True,) and (ranks == 1 or own_options(config.trainer).optimizer != "adamw"):
         raise ConfigError("`sharding: fsdp` needs --num-gpus 2 or more that train, and `optimizer: adamw`")
-    if own.sharding == "auto" and shape and gpus and own.optimizer == "adamw":
-        least = structs.replace(sizes_of(config, settings), tokens=1, context=1)
-        return ranks if training(shape, least).total > USED * gpus[0].total else 1
-    return ranks if own.sharding == "fsdp" else 1
+    counts = [ranks if sharded else 1 for sharded in demand.sharded]
+    if shape is None or not gpus:
+        return counts[0]
+    needs = ((count, need_of(shape, demand, engine, gpus[0].total, count)) for count in counts)
+    return next((count for count, need in needs if not need.lacking), counts[-1])
 
 
 def report(
@@ -117,20 +183,14 @@ def report(
     settings: Settings,
     shape: ModelShape | None,
     gpus: Sequence[Gpu],
-    share: float | None = None,
+    engine: EngineChoice,
     shards: int = 1,
 ) -> MemoryReport:
-    """Return the estimate of a run on the `gpus` that were found.
-
-    `share` of the GPU's memory is that of an SGLang; None if the model itself is the engine. Rows may end early: every
-    run needs one id of one row.
-    """
+    """Return the estimate of a run on the `gpus` that were found."""
     if shape is None:
         return MemoryReport(table=UNKNOWN)
-    sizes = structs.replace(sizes_of(config, settings, shards), share=share or 0.0)
-    frozen = structs.replace(sizes.precision, weights=FROZEN_BYTES, cast=0)
-    least = structs.replace(sizes, tokens=1, rollouts=1, context=1, turn=1, share=min(sizes.share, 0.01))
-    rollouts = partial(sampling, shape) if share is None else partial(served, shape, gpus[0].total if gpus else 0)
+    phases = phases_of(shape, sizes_of(config, settings, shards), engine, gpus[0].total if gpus else 0)
+    sizes = phases[0].sizes
     changes = [
         *((f"--max-tokens-per-gpu {size}", {"tokens": size}) for size in halves(sizes.packed, sizes.context)),
         *((f"--max-context-len {size}", {"context": size}) for size in halves(sizes.context, LEAST_CONTEXT)),
@@ -140,13 +200,31 @@ def report(
         ),
         *((f"-- --sglang-mem-fraction-static {less / 10:g}", {"share": less / 10}) for less in range(9, 0, -1)),
         ("--checkpointing on", {"recompute": True}),
-        ("--lora-rank 32", {"lora_rank": 32, "precision": frozen, "copies": 1}),
+        ("--lora-rank 32", adapted(sizes, 32)),
     ]
-    phases = (
-        Phase(name="training", memory=partial(training, shape), sizes=sizes, least=least),
-        Phase(name="rollouts", memory=rollouts, sizes=sizes, least=least),
-    )
     return report_of(phases, changes, gpus[:1], counted=shape.counted)
+
+
+def adapted(sizes: Sizes, rank: int) -> dict[str, Any]:
+    """Return the sizes that change if adapters train instead of all weights."""
+    frozen = structs.replace(sizes.precision, weights=FROZEN_BYTES, cast=0)
+    return {"lora_rank": rank, "precision": frozen, "copies": 1}
+
+
+def phases_of(shape: ModelShape, sizes: Sizes, engine: EngineChoice, whole: int) -> tuple[Phase, Phase]:
+    """Return training and rollouts on GPUs of `whole` bytes: of rollouts, a GPU that samples.
+
+    Rows may end early: every run needs one id of one row.
+    """
+    share = engine.memory_share
+    sizes = structs.replace(sizes, share=share or 0.0)
+    least = structs.replace(sizes, tokens=1, rollouts=1, context=1, turn=1, share=min(sizes.share, 0.01))
+    memory = partial(sampling, shape) if share is None else partial(served, shape, whole)
+    rollouts = Phase(name="rollouts", memory=memory, sizes=sizes, least=least)
+    if engine.apart:
+        one = structs.replace(sizes, rollouts=1)
+        rollouts = structs.replace(rollouts, memory=partial(engine_memory, shape), sizes=one, share=engine.share)
+    return Phase(name="training", memory=partial(training, shape), sizes=sizes, least=least), rollouts
 
 
 def training(shape: ModelShape, sizes: Sizes) -> Memory:
@@ -181,14 +259,14 @@ def sampling(shape: ModelShape, sizes: Sizes) -> Memory:
 
 
 def served(shape: ModelShape, whole: int, sizes: Sizes) -> Memory:
-    """Return the bytes of rollouts by an SGLang with its share of the `whole` GPU, and at least its bf16 weights."""
-    kept = held(shape, sizes)
-    return structs.replace(kept, kv_cache=max(round(sizes.share * whole), 2 * shape.parameters) if sizes.share else 0)
+    """Return the bytes of rollouts by an SGLang with its share of the `whole` GPU, and at least for one rollout."""
+    needed = engine_memory(shape, structs.replace(sizes, rollouts=1)).total
+    return structs.replace(held(shape, sizes), kv_cache=max(round(sizes.share * whole), needed) if sizes.share else 0)
 
 
 def held(shape: ModelShape, sizes: Sizes) -> Memory:
     """Return the bytes of weights and optimizer, which stay during rollouts."""
     adapters = sizes.lora_rank * shape.adapted
     weights = sizes.copies * shape.parameters * sizes.precision.weights + adapters * WEIGHT_BYTES
-    moments = (adapters or shape.parameters) * sizes.precision.optimizer
-    return Memory(weights=round(weights / sizes.gpus), optimizer=round(moments / sizes.gpus))
+    states = (adapters or shape.parameters) * sizes.precision.optimizer
+    return Memory(weights=round(weights / sizes.gpus), optimizer=round(states / sizes.gpus))

@@ -61,7 +61,7 @@ class Planned(Struct, frozen=True, kw_only=True):
     def memory(self) -> MemoryReport:
         """Return the estimate of the memory of the run."""
         shards = self.ranks if self.sharded else 1
-        return report(self.run.config, self.settings, self.shape, self.gpus, self.engine.memory_share, shards)
+        return report(self.run.config, self.settings, self.shape, self.gpus, self.engine, shards)
 
 
 def planned(run: Run) -> Planned:
@@ -85,7 +85,7 @@ def planned(run: Run) -> Planned:
     every, ranks = gpu_memory(), own.num_gpus - own.rollout_gpus
     engine = _divided(engine_of(own.engine, parameters, sglang), own, len(every))
     gpus = tuple(sorted(every[:ranks], key=lambda gpu: gpu.free or 0)[:1])  # the fullest of those that train
-    shards = shards_of(config, settings, shape, gpus, ranks)
+    shards = shards_of(config, settings, shape, gpus, ranks, engine)
     settings, gives = fitted(config, settings, shape, gpus, engine.memory_share or 0.0, shards)
     releases = gives and not engine.apart
     if own.asynchronous:

@@ -31,7 +31,7 @@ from orl_rollout.training.play import Player
 
 from orl_local.engine.engine_plan import graph_options
 from orl_local.engine.served_engine import Engines, ServedEngine, Server, Worker, started
-from orl_local.engine.sglang_process import OWN_SHARE, SHARE, Launch
+from orl_local.engine.sglang_process import Launch
 from orl_local.planning import Planned, check, planned
 from orl_local.policy import Here, LocalPolicy, Ranks
 
@@ -137,7 +137,7 @@ def open_engine(plan: Planned, rank: Worker, gpu: int) -> Generator[ServedEngine
             context_tokens=context,
             seed=trainer.seed,
             gpu=gpu,
-            share=OWN_SHARE if plan.engine.apart else SHARE,
+            share=plan.engine.share,
             memory_saver=plan.releases and find_spec("torch_memory_saver") is not None,
             extra=(*graph_options(rollouts, options), *options),
         )

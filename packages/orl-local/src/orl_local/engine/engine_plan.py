@@ -15,7 +15,7 @@ from orl_core.config.trainer import Flag
 from orl_core.errors import ConfigError
 from orl_rollout.gpus import gpu_memory
 
-from orl_local.engine.sglang_process import MEMORY_SHARE, SHARE, source_of_sglang
+from orl_local.engine.sglang_process import MEMORY_SHARE, OWN_SHARE, SHARE, source_of_sglang
 from orl_local.settings import TINY
 
 PREFIX = "--sglang-"
@@ -52,12 +52,17 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         return self.engine if self.engine.startswith("http") else ""
 
     @property
+    def share(self) -> float:
+        """The share of its GPU that an SGLang takes."""
+        shares = re.findall(rf"{MEMORY_SHARE}[= ](\d*\.?\d+)", " ".join(self.options))
+        return float(shares[-1]) if shares else OWN_SHARE if self.apart else SHARE
+
+    @property
     def memory_share(self) -> float | None:
         """The share of a GPU that trains which the engine takes; None if the model itself is the engine."""
         if self.engine != "sglang" or self.apart:
             return 0.0 if self.url or self.apart else None
-        shares = re.findall(rf"{MEMORY_SHARE}[= ](\d*\.?\d+)", " ".join(self.options))
-        return float(shares[-1]) if shares else SHARE
+        return self.share
 
 
 def engine_of(wanted: str, parameters: int | None, options: Sequence[str]) -> EngineChoice:
