@@ -73,7 +73,7 @@ def test_setting_that_cannot_be_obeyed_is_refused(
 
 
 def test_workers_need_a_server(checkpoint: Path, tmp_path: Path):
-    with pytest.raises(ConfigError, match=r"`rollout.workers` is 2.*the engine is transformers"):
+    with pytest.raises(ConfigError, match=r"`rollout.workers` is 2.*engine: transformers"):
         plan(with_context(make_run(tmp_path / "run", checkpoint), workers=2))
 
 
@@ -82,7 +82,7 @@ def test_workers_need_one_server(checkpoint: Path, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(planning, "gpu_memory", lambda: (Gpu(total=80 << 30, free=80 << 30),) * 2)
     run = make_run(tmp_path / "run", checkpoint, engine="sglang", num_gpus=2)
     rollout = structs.replace(run.config.rollout, workers=2)
-    with pytest.raises(ConfigError, match=r"`rollout.workers` is 2.*each GPU has its own"):
+    with pytest.raises(ConfigError, match=r"`rollout.workers` is 2.*engine: sglang on GPUs 0, 1"):
         plan(structs.replace(run, config=structs.replace(run.config, rollout=rollout)))
 
 
@@ -182,7 +182,7 @@ def test_division_that_cannot_be_is_refused(
 ):
     with_gpus(monkeypatch, 80, 4)
     with pytest.raises(ConfigError, match=said):
-        planning.planned(make_run(tmp_path / "run", checkpoint, **{"engine": "sglang", **trainer}))
+        planning.check(planning.planned(make_run(tmp_path / "run", checkpoint, **{"engine": "sglang", **trainer})))
 
 
 @pytest.mark.parametrize(("gib", "fits"), [(80, True), (4, False)])

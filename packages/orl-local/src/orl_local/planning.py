@@ -83,17 +83,15 @@ def planned(run: Run) -> Planned:
     sglang, words = split_options(trainer.own_flags, run.extra)
     settings = settings_of(config, parameters, words)
     every, ranks = gpu_memory(), own.num_gpus - own.rollout_gpus
-    engine = _divided(engine_of(own.engine, parameters, sglang), own, len(every))
+    engine = _divided(engine_of(own.engine, parameters, sglang), own)
     gpus = tuple(sorted(every[:ranks], key=lambda gpu: gpu.free or 0)[:1])  # the fullest of those that train
     shards = shards_of(config, settings, shape, gpus, ranks, engine)
     settings, gives = fitted(config, settings, shape, gpus, engine.memory_share or 0.0, shards)
     releases = gives and not engine.apart
-    if own.asynchronous:
+    if own.asynchronous and not too_few(own):
         _check_ahead(engine, releases=releases)
-    if engine.engine == "transformers":
-        refuse_workers(config, f"the engine is {engine.engine}, because {engine.reason}")
-    if len(engine.gpus) > 1:
-        refuse_workers(config, "each GPU has its own server")
+    if engine.engine == "transformers" or len(engine.gpus) > 1:
+        refuse_workers(config, str(engine))
     schedule = schedule_of(run, trainer, settings.algorithm.advantage, None)
     filled = structs.replace(config, trainer=trainer)
     order = order_of(filled, settings, schedule.tasks)
@@ -117,23 +115,21 @@ def planned(run: Run) -> Planned:
     )
 
 
-def _divided(engine: EngineChoice, own: LocalOptions, gpus: int) -> EngineChoice:
-    """Return the engine with its GPUs.
+def _divided(engine: EngineChoice, own: LocalOptions) -> EngineChoice:
+    """Return the engine with its GPUs, if they are here.
 
     Raises:
-        ConfigError: there are too few, or the engine cannot be on several.
+        ConfigError: none of them trains, or the engine cannot be on several.
     """
     count, apart = own.num_gpus, own.rollout_gpus
-    if count == 1 and not apart:
+    if apart >= count:
+        raise ConfigError(f"--num-gpus {count} --rollout-gpus {apart}: at least one GPU has to train")
+    if count == 1 or too_few(own):
         return engine
     if engine.engine == "transformers":
         raise ConfigError(f"--num-gpus {count} needs an SGLang, but {engine}")
     if engine.url and apart:
         raise ConfigError(f"--rollout-gpus {apart}: orl starts no SGLang, because {engine.reason}. Leave it out")
-    if count > gpus or apart >= count:
-        raise ConfigError(
-            f"--num-gpus {count} --rollout-gpus {apart}: this machine has {gpus} GPUs, and at least one has to train"
-        )
     served = range(count - apart, count) if apart else range(count)
     return structs.replace(engine, gpus=(0,) if engine.url else tuple(served), apart=apart > 0)
 
@@ -156,17 +152,24 @@ def check(plan: Planned) -> None:
         ConfigError: it cannot begin.
     """
     estimate = plan.memory()
-    for problem in filter(None, (unready(plan.engine.url), *estimate.problems)):
+    for problem in filter(None, (unready(plan), *estimate.problems)):
         raise ConfigError(problem)
     for note in estimate.notes:
         logger.warning("%s", note)
 
 
-def unready(url: str) -> str:
-    """Return what is wrong with the SGLang at the address `url`; "" if it is ready, or if there is no address."""
-    if not url or interrupt.run(SglangControl(url).healthy()):
-        return ""
+def unready(plan: Planned) -> str:
+    """Return what is missing: GPUs here, or a ready SGLang at the address of the user; "" if nothing is."""
+    url, few = plan.engine.url, too_few(own_options(plan.run.config.trainer))
+    if few or not url or interrupt.run(SglangControl(url).healthy()):
+        return few
     return f"trainer.local.engine {url}: no SGLang is ready there. Start it, or give another address"
+
+
+def too_few(own: LocalOptions) -> str:
+    """Return that this machine has fewer GPUs than the run takes; "" if it has them. One may be the CPU."""
+    here = len(gpu_memory())
+    return f"--num-gpus {own.num_gpus}: this machine has {here} GPUs" if own.num_gpus > max(1, here) else ""
 
 
 def plan_run(run: Run) -> Plan:
@@ -190,9 +193,9 @@ def plan_run(run: Run) -> Plan:
     memory = disk = MemoryReport()
     if plan.described:
         memory, disk = plan.memory(), disk_report(plan)
-    problems, notes = (unready(plan.engine.url), *memory.problems), (unseen, *memory.notes, *disk.notes)
-    table = "\n".join(filter(None, (memory.table, disk.table)))
-    return structs.replace(plan_of(run, lines, str(plan.engine), problems, notes), memory=table)
+    problems, notes = (unready(plan), *memory.problems), (unseen, *memory.notes, *disk.notes)
+    tables = "\n".join(filter(None, (memory.table, disk.table)))
+    return structs.replace(plan_of(run, lines, str(plan.engine), problems, notes), memory=tables)
 
 
 def disk_report(plan: Planned) -> MemoryReport:
