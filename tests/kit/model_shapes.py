@@ -22,10 +22,21 @@ _FOUR = {
     "num_hidden_layers": 36,
     "num_attention_heads": 32,
 }
+_EIGHT_3 = {**_FOUR, "hidden_size": 4096, "intermediate_size": 12_288, "tie_word_embeddings": False}
+_FOURTEEN = {
+    **_EIGHT_3,
+    "hidden_size": 5120,
+    "intermediate_size": 17_408,
+    "num_hidden_layers": 40,
+    "num_attention_heads": 40,
+}
 QWEN3: dict[str, dict[str, Any]] = {
     "0.6B": _SMALL,
+    "1.7B": {**_SMALL, "hidden_size": 2048, "intermediate_size": 6144},
     "4B": _FOUR,
-    "8B": {**_FOUR, "hidden_size": 4096, "intermediate_size": 12_288, "tie_word_embeddings": False},
+    "8B": _EIGHT_3,
+    "14B": _FOURTEEN,
+    "32B": {**_FOURTEEN, "intermediate_size": 25_600, "num_hidden_layers": 64, "num_attention_heads": 64},
     "30B-A3B": {
         **_FOUR,
         "model_type": "qwen3_moe",
@@ -50,8 +61,11 @@ _EIGHT: dict[str, Any] = {
 # config.json and billions of parameters, as the model's card or its paper tells them.
 PUBLISHED: dict[str, tuple[dict[str, Any], float]] = {
     "Qwen3-0.6B": (QWEN3["0.6B"], 0.6),
+    "Qwen3-1.7B": (QWEN3["1.7B"], 1.7),
     "Qwen3-4B": (QWEN3["4B"], 4.0),
     "Qwen3-8B": (QWEN3["8B"], 8.2),
+    "Qwen3-14B": (QWEN3["14B"], 14.8),
+    "Qwen3-32B": (QWEN3["32B"], 32.8),
     "Qwen3-30B-A3B": (QWEN3["30B-A3B"], 30.5),
     "Llama-3.1-8B": ({**_EIGHT, "model_type": "llama", "vocab_size": 128_256}, 8.03),
     "Mistral-7B": ({**_EIGHT, "model_type": "mistral"}, 7.24),

@@ -22,9 +22,10 @@ from orl_rollout.training.course import Schedule, plan_of, schedule_of
 from orl_local.checkpoints import check_settings, checkpoint_to_load, order_of
 from orl_local.engine.engine_plan import EngineChoice, engine_of, split_options
 from orl_local.engine.sglang_control import SglangControl
-from orl_local.memory import fitted, held, report, shards_of, sizes_of
+from orl_local.layouts import table
+from orl_local.memory import demand_of, fitted, held, report, shards_of, sizes_of
 from orl_local.options import DEFAULTS, LocalOptions, own_options
-from orl_local.settings import Settings, settings_of
+from orl_local.settings import TINY, Settings, settings_of
 
 WEIGHTS = ("*.safetensors", "*.bin")
 MIB = 1 << 20
@@ -62,6 +63,13 @@ class Planned(Struct, frozen=True, kw_only=True):
         """Return the estimate of the memory of the run."""
         shards = self.ranks if self.sharded else 1
         return report(self.run.config, self.settings, self.shape, self.gpus, self.engine, shards)
+
+    def for_rent(self) -> str:
+        """Return which layouts fit on GPUs for rent; "" if the model is tiny or unknown, or orl starts no SGLang."""
+        config, shape = self.run.config, self.shape
+        if shape is None or shape.parameters < TINY or own_options(config.trainer).engine not in ("auto", "sglang"):
+            return ""
+        return table(shape, demand_of(config, self.settings), self.engine)
 
 
 def planned(run: Run) -> Planned:
@@ -193,8 +201,10 @@ def plan_run(run: Run) -> Plan:
     memory = disk = MemoryReport()
     if plan.described:
         memory, disk = plan.memory(), disk_report(plan)
-    problems, notes = (unready(plan), *memory.problems), (unseen, *memory.notes, *disk.notes)
-    tables = "\n".join(filter(None, (memory.table, disk.table)))
+    lacking = unready(plan)
+    rent = plan.for_rent() if lacking or memory.problems or memory.notes or not plan.gpus else ""
+    problems, notes = (lacking, *memory.problems), (unseen, *memory.notes, *disk.notes)
+    tables = "\n".join(filter(None, (memory.table if plan.gpus or not rent else "", rent, disk.table)))
     return structs.replace(plan_of(run, lines, str(plan.engine), problems, notes), memory=tables)
 
 
