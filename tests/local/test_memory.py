@@ -21,7 +21,6 @@ from orl_local.memory import (
     fitted,
     report,
     sampling,
-    shards_of,
     sizes_of,
     training,
 )
@@ -176,7 +175,7 @@ def test_largest_micro_batches_that_fit_are_chosen(
     """Activations are kept if they fit, and the SGLang next to it gives its memory back if it must."""
     run, settings = settled(tmp_path)
     shape, gpu = shape_of(QWEN3["0.6B"]), Gpu(total=gib * GIB)
-    chosen, gives = fitted(run.config, settings, shape, (gpu,), share)
+    chosen, _, gives = fitted(run.config, settings, shape, (gpu,), 1, engine_with(share))
     assert (chosen.recompute, gives) == (recompute, releases)
     room = USED if releases else USED - share
     assert training(shape, sizes_of(run.config, chosen)).total <= room * gpu.total
@@ -196,7 +195,7 @@ def test_largest_micro_batches_that_fit_are_chosen(
 def test_weights_are_divided_if_they_do_not_fit(tmp_path: Path, name: str, trainer: dict[str, Any], shards: int):
     run, settings = settled(tmp_path, **trainer)
     shape = shape_of(QWEN3[name])
-    assert shards_of(run.config, settings, shape, (GPU,), 4, engine_with(0.3)) == shards
+    assert fitted(run.config, settings, shape, (GPU,), 4, engine_with(0.3))[1] == shards
     one, part = (training(shape, sizes_of(run.config, settings, count)) for count in (1, shards))
     assert (part.gradients, part.optimizer) == pytest.approx((one.gradients / shards, one.optimizer / shards))
     problems = report(run.config, settings, shape, (GPU,), engine_with(0.3), shards).problems
@@ -206,18 +205,18 @@ def test_weights_are_divided_if_they_do_not_fit(tmp_path: Path, name: str, train
 def test_engine_that_plays_meanwhile_gives_nothing_back(tmp_path: Path):
     run, settings = settled(tmp_path, asynchronous=True)
     shape = shape_of(QWEN3["0.6B"])
-    chosen, gives = fitted(run.config, settings, shape, (Gpu(total=140 * GIB),), 0.5)
+    chosen, _, gives = fitted(run.config, settings, shape, (Gpu(total=140 * GIB),), 1, engine_with(0.5))
     assert (chosen.recompute, gives) == (True, False)
 
 
 def test_settings_that_are_given_stay(tmp_path: Path):
     run, settings = settled(tmp_path)
     shape = shape_of(QWEN3["0.6B"])
-    assert fitted(run.config, settings, shape, (), 0.5)[0] == settings
-    assert fitted(run.config, settings, None, (GPU,), 0.5)[0] == structs.replace(settings, recompute=True)
+    assert fitted(run.config, settings, shape, (), 1, engine_with())[0] == settings
+    assert fitted(run.config, settings, None, (GPU,), 1, engine_with())[0] == structs.replace(settings, recompute=True)
     for option, again in (("on", True), ("off", False)):
         run, settings = settled(tmp_path, checkpointing=option, max_tokens_per_gpu=999)
-        chosen, _ = fitted(run.config, settings, shape, (GPU,), 0.5)
+        chosen, *_ = fitted(run.config, settings, shape, (GPU,), 1, engine_with(0.5))
         assert (chosen.recompute, chosen.tokens) == (again, 999)
 
 

@@ -105,77 +105,67 @@ def demand_of(config: RunConfig, settings: Settings) -> Demand:
     )
 
 
-def fit(shape: ModelShape, demand: Demand, total: int, share: float, shards: int) -> tuple[Sizes, bool | None]:
-    """Return the sizes that fit on a GPU of `total` bytes, and whether an SGLang with its `share` gives memory back.
-
-    Activations are kept if they fit, with the engine or without it; then the micro-batches are as large as fits. An
-    engine that plays ahead keeps its share, and the trainer a copy of the weights that it has. None: nothing fits.
-    """
-    sizes = divided(demand.sizes, shards)
-    kept = FROZEN_BYTES * shape.parameters / shards / total
-    rooms = (USED - share - kept,) if demand.ahead else (USED - share, USED)
-    tried = sizes
-    for recompute, room, tokens in product(demand.recompute, rooms, demand.tokens):
-        tried = structs.replace(sizes, recompute=recompute, tokens=min(sizes.tokens, tokens))
-        if training(shape, tried).total <= room * total:
-            return tried, room == USED
-    return tried, None
-
-
-def fitted(
-    config: RunConfig, settings: Settings, shape: ModelShape | None, gpus: Sequence[Gpu], share: float, shards: int = 1
-) -> tuple[Settings, bool]:
-    """Return the settings with what the options leave open, and whether an SGLang with its `share` gives memory back.
-
-    On a CPU the settings stay as they are. A GPU computes activations of a model of unknown size again.
-    """
-    demand = demand_of(config, settings)
-    if not gpus:
-        return settings, True
-    if shape is None:
-        return structs.replace(settings, recompute=demand.recompute[-1]), True
-    sizes, gives = fit(shape, demand, gpus[0].total, share, shards)
-    return structs.replace(settings, recompute=sizes.recompute, tokens=sizes.tokens), gives is not False
-
-
 class Need(Struct, frozen=True, kw_only=True):
-    """The most bytes on a GPU that trains, and on one that samples. `lacking` names one that does not fit, or is ""."""
+    """The most bytes on a GPU that trains, and on one that samples. `lacking` names one that does not fit, or is "".
 
+    The bytes are those with `sizes`. `gives`: an SGLang next to training gives memory back; None if nothing fits.
+    """
+
+    sizes: Sizes
+    gives: bool | None
     training: int
     rollouts: int
     lacking: str
 
 
 def need_of(shape: ModelShape, demand: Demand, engine: EngineChoice, total: int, shards: int) -> Need:
-    """Return what a run needs on GPUs of `total` bytes, each with one of `shards` of the weights."""
-    sizes, gives = fit(shape, demand, total, engine.memory_share or 0.0, shards)
+    """Return what a run needs on GPUs of `total` bytes, each with one of `shards` of the weights.
+
+    Activations are kept if they fit, with the engine or without it; then the micro-batches are as large as fits. An
+    engine that plays ahead keeps its share, and the trainer a copy of the weights that it has.
+    """
+    sizes, share, gives = divided(demand.sizes, shards), engine.memory_share or 0.0, None
+    kept = FROZEN_BYTES * shape.parameters / shards / total
+    rooms = (USED - share - kept,) if demand.ahead else (USED - share, USED)
+    for recompute, room, tokens in product(demand.recompute, rooms, demand.tokens):
+        sizes = structs.replace(sizes, recompute=recompute, tokens=min(demand.sizes.tokens, tokens))
+        if training(shape, sizes).total <= room * total:
+            gives = room == USED
+            break
     phases = phases_of(shape, sizes, engine, total)
-    bytes_of = {phase.name: phase.memory(phase.sizes).total for phase in phases}
-    short = [phase.name for phase in phases if bytes_of[phase.name] > min(phase.share, USED) * total]
-    return Need(**bytes_of, lacking="training" if gives is None else next(iter(short), ""))
+    needed = {phase.name: phase.memory(phase.sizes).total for phase in phases}
+    short = [phase.name for phase in phases if needed[phase.name] > min(phase.share, USED) * total]
+    return Need(sizes=sizes, gives=gives, **needed, lacking="training" if gives is None else next(iter(short), ""))
 
 
-def shards_of(
+def fitted(
     config: RunConfig,
     settings: Settings,
     shape: ModelShape | None,
     gpus: Sequence[Gpu],
     ranks: int,
     engine: EngineChoice,
-) -> int:
-    """Return how many GPUs share one copy of weights, gradients and optimizer: all, or one if that is enough.
+) -> tuple[Settings, int, bool]:
+    """Return the settings with what the options leave open, and whether an SGLang next to training gives memory back.
+
+    The number is how many of `ranks` share one copy of weights, gradients and optimizer: all, or one if that is enough.
+    On a CPU the settings stay as they are. A GPU computes activations of a model of unknown size again.
 
     Raises:
-        ConfigError: they cannot be divided.
+        ConfigError: the weights cannot be shared.
     """
     demand = demand_of(config, settings)
     if demand.sharded == (True,) and (ranks == 1 or own_options(config.trainer).optimizer != "adamw"):
         raise ConfigError("`sharding: fsdp` needs --num-gpus 2 or more that train, and `optimizer: adamw`")
     counts = [ranks if sharded else 1 for sharded in demand.sharded]
-    if shape is None or not gpus:
-        return counts[0]
-    needs = ((count, need_of(shape, demand, engine, gpus[0].total, count)) for count in counts)
-    return next((count for count, need in needs if not need.lacking), counts[-1])
+    if not gpus:
+        return settings, counts[0], True
+    if shape is None:
+        return structs.replace(settings, recompute=demand.recompute[-1]), counts[0], True
+    needs = [(need_of(shape, demand, engine, gpus[0].total, shards), shards) for shards in counts]
+    need, shards = next((one for one in needs if not one[0].lacking), needs[-1])
+    chosen = structs.replace(settings, recompute=need.sizes.recompute, tokens=need.sizes.tokens)
+    return chosen, shards, need.gives is not False
 
 
 def report(

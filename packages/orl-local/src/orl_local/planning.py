@@ -23,7 +23,7 @@ from orl_local.checkpoints import check_settings, checkpoint_to_load, order_of
 from orl_local.engine.engine_plan import EngineChoice, engine_of, split_options
 from orl_local.engine.sglang_control import SglangControl
 from orl_local.layouts import table
-from orl_local.memory import demand_of, fitted, held, report, shards_of, sizes_of
+from orl_local.memory import demand_of, fitted, held, report, sizes_of
 from orl_local.options import DEFAULTS, LocalOptions, own_options
 from orl_local.settings import TINY, Settings, settings_of
 
@@ -93,8 +93,7 @@ def planned(run: Run) -> Planned:
     every, ranks = gpu_memory(), own.num_gpus - own.rollout_gpus
     engine = _divided(engine_of(own.engine, parameters, sglang), own)
     gpus = tuple(sorted(every[:ranks], key=lambda gpu: gpu.free or 0)[:1])  # the fullest of those that train
-    shards = shards_of(config, settings, shape, gpus, ranks, engine)
-    settings, gives = fitted(config, settings, shape, gpus, engine.memory_share or 0.0, shards)
+    settings, shards, gives = fitted(config, settings, shape, gpus, ranks, engine)
     releases = gives and not engine.apart
     if own.asynchronous and not too_few(own):
         _check_ahead(engine, releases=releases)
