@@ -71,7 +71,6 @@ def test_shards_and_adapters_need_less(tmp_path: Path, name: str):
     ("name", "count", "size", "trainer"),
     [
         ("1.7B", 2, 48, {}),
-        ("14B", 2, 48, {"lora_rank": 16, "rollout_gpus": 1}),
         ("8B", 4, 24, {"lora_rank": 16, "rollout_gpus": 2}),
     ],
 )
@@ -95,9 +94,9 @@ def test_dry_run_without_gpus_says_what_to_rent(tmp_path: Path):
         made = plan(run_of(tmp_path, model, num_gpus=4, rollout_gpus=2))
         assert LEGEND not in plan(run_of(tmp_path, model, engine="transformers")).memory
     lines = made.memory.splitlines()[:-1]  # the last one is about the disk
-    assert [line.split()[0] for line in lines[1:5]] == [*map(str, COUNTS)]
+    assert [line.split()[0] for line in lines[1:5]] == list("1248")
     assert lines[5].split() == ["--lora-rank", "16", "-", "2:", "1+1", "whole", *["1:", "whole"] * 2]
-    assert (len(lines), "\n".join(lines[6:])) == (8, LEGEND)
+    assert "\n".join(lines[6:]) == LEGEND
     assert max(map(len, lines)) <= 100 - 15  # the margin of doctor
     assert "--num-gpus 4: this machine has 0 GPUs" in made.problems
 
@@ -107,7 +106,7 @@ def test_page_has_the_fewest_gpus(tmp_path: Path):
         one = next((one for one in best(*of, ENGINE, size).values() if not one.need.lacking), None)
         return f"{one.ranks}{'s' * one.sharded}{f'+{one.engines}' if one.engines else ''}" if one else "-"
 
-    rows = re.findall(r"^\| ([\d.]+B) \| (.+) \|$", PAGE.read_text("utf-8"), re.MULTILINE)
+    rows = re.findall(r"(?m)^\| ([\d.]+B) \| (.+) \|$", PAGE.read_text("utf-8"))
     shown = {name: cells.split(" | ") for name, cells in rows}
     assert shown == {
         name: [cell(demand(tmp_path, name, **more), size) for more in ({}, {"lora_rank": LORA_RANK}) for size in SIZES]
