@@ -11,7 +11,7 @@ from benchmarks.servers import read_settings
 
 
 def main() -> None:
-    """Play `turns` turns at `base_url`; `text` is the result of every call. Print "done" at the end."""
+    """Play `turns` turns at `base_url`; `text` is the result of every call."""
     settings = read_settings()
     url = urlsplit(settings["base_url"])
     tools = [{"type": "function", "function": {"name": "run", "parameters": {"type": "object", "properties": {}}}}]
@@ -26,7 +26,6 @@ def main() -> None:
         messages += [
             {"role": "tool", "tool_call_id": call["id"], "content": settings["text"]} for call in said["tool_calls"]
         ]
-    print("done", flush=True)
 
 
 if __name__ == "__main__":

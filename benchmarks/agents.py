@@ -30,7 +30,7 @@ from orl_testing import ScriptedSession
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.servers import served
+from benchmarks.servers import served, start
 from benchmarks.world import CONTEXT, TASK, TURN, World, make_world
 
 TARGET_RATIO = 1.5
@@ -63,9 +63,9 @@ async def talks(world: World, turns: int, episode: AgentEpisode) -> None:
 
 
 def _talk(world: World, turns: int, url: str) -> None:
-    with served("agent", base_url=url, turns=turns, text=world.said) as said:
-        if said != "done":
-            raise RuntimeError(said)
+    with start("agent", {"base_url": url, "turns": turns, "text": world.said}) as process:
+        if process.wait():
+            raise RuntimeError(f"the agent ended with {process.returncode}")
 
 
 async def play(player: Player, world: World, turns: int, engine: Engine) -> Trajectory:

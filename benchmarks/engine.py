@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 from contextlib import nullcontext
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
-from benchmarks.servers import announce, read_settings, until_the_end
+from benchmarks.servers import read_settings
 
 ROUTING_KEY = "X-SMG-Routing-Key"
 BACKLOG = 4096
@@ -92,9 +93,8 @@ async def main() -> None:
         app, access_log=None, shutdown_timeout=0.1, keepalive_timeout=settings.get("keepalive_seconds", 5.0)
     )
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", settings.get("port", 0), backlog=BACKLOG).start()
-    announce(f"http://127.0.0.1:{runner.addresses[0][1]}")
-    await until_the_end()
+    await web.TCPSite(runner, "127.0.0.1", settings["port"], backlog=BACKLOG).start()
+    await asyncio.to_thread(sys.stdin.read)
     await runner.cleanup()
 
 

@@ -37,8 +37,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.engine_time import ours
-from benchmarks.night.processes import ServerProcess, until
-from benchmarks.servers import ROOT, many_files, served
+from benchmarks.servers import ROOT, ServerProcess, many_files, served, until
 from benchmarks.world import TURN, World, make_world, playing
 from tests.kit.tokenizers import template
 

@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orl_core.config import RunConfig, decode_config
 from orl_core.messages import text_message
@@ -28,9 +29,9 @@ from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.runtime import RolloutRequest, Runtime
 from orl_rollout.sglang.client import SglangEngine
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
-from transformers import PreTrainedTokenizerFast
 
-from tests.kit.tokenizers import build, template
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 TURN = 505  # ids of an observation and the action before it
 ACTION = 155  # of these, the model's
@@ -51,6 +52,8 @@ def sources(characters: int) -> list[str]:
 
 def hugging_face(vocabulary: int) -> PreTrainedTokenizerFast:
     """Byte-level BPE of `vocabulary` tokens with Qwen3's control tokens and template."""
+    from tests.kit.tokenizers import build, template
+
     tokenizer = build(template("qwen3"), texts=sources(200 * vocabulary), size=vocabulary)
     tokenizer.model_max_length = CONTEXT
     return tokenizer
