@@ -7,6 +7,7 @@ HYPOTHESIS_PROFILE names the profile, `dev` if it is not set; --hypothesis-profi
 """
 
 import faulthandler
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -35,6 +36,12 @@ collect_ignore_glob = [] if any(map(find_spec, ("slime", "miles"))) else ["*/tes
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the real stderr: pytest captures output from now on."""
     config.stash[ERRORS] = os.dup(2)
+
+
+def pytest_collection_finish() -> None:
+    """Take what is imported out of garbage collection: trainers collect after each step, and walked it all."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

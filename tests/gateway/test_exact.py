@@ -18,6 +18,7 @@ from orl_core.trajectory import ROOT, Trajectory
 from orl_gateway.episode import tree
 
 from tests.gateway.agents import AGENTS, LOOK, TOKENIZER, WAIT, Agent, Model, episode_of, turn
+from tests.kit import one_loop
 from tests.laws.checks import check_tree, shown_before
 
 STEPS = (
@@ -134,7 +135,7 @@ apis = st.sampled_from([*AGENTS])
 @given(api=apis, rounds=rounds, seed=st.integers(0, 99), strips=st.booleans())
 def test_each_sampled_id_trains_once(api: str, rounds: list[list[str]], seed: int, strips: bool) -> None:
     play = Play(api, seed)
-    check_exact(play, asyncio.run(play.play(rounds, strip_reasoning=strips)))
+    check_exact(play, one_loop.run(play.play(rounds, strip_reasoning=strips)))
 
 
 @given(api=apis, steps=st.lists(st.sampled_from(["continue", "rewrite", "drop reasoning"]), min_size=1, max_size=12))
@@ -144,7 +145,7 @@ def test_linear_conversation_is_one_row(api: str, steps: list[str]) -> None:
 
 def check_one_row(api: str, steps: list[str]) -> None:
     play = Play(api, 0)
-    trajectory = asyncio.run(play.play([[step] for step in steps]))
+    trajectory = one_loop.run(play.play([[step] for step in steps]))
     check_exact(play, trajectory)
     assert len(to_data(trajectory, reward=1.0)) == 1
     assert all(turn.continues is None for turn in trajectory.turns)
@@ -167,7 +168,7 @@ def check_read(api: str, rounds: list[list[str]], seed: int) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tree.Tree, "place", recorded)
-        asyncio.run(play.play(rounds))
+        one_loop.run(play.play(rounds))
     assert len(asked) == len(play.model.requests)
     prompts = [TOKENIZER.decode(ids) for ids, _ in play.model.requests]
     assert all(any(in_order(messages, prompt) for prompt in prompts) for messages in asked)
@@ -206,7 +207,7 @@ def test_negative_control_matcher_of_bytes_is_found(api: str, monkeypatch: pytes
 
 def test_negative_control_lost_turn_is_found() -> None:
     play = Play("chat", 0)
-    trajectory = asyncio.run(play.play([["continue"], ["fork"], ["continue"]]))
+    trajectory = one_loop.run(play.play([["continue"], ["fork"], ["continue"]]))
     lost = structs.replace(trajectory, turns=trajectory.turns[:-1])
     with pytest.raises(AssertionError):
         check_exact(play, lost)
@@ -216,7 +217,7 @@ def test_negative_control_lost_turn_is_found() -> None:
 @pytest.mark.parametrize("step", ["edit", "tools", "sub-agent", "compact"])
 def test_other_history_begins_a_conversation(api: str, step: str) -> None:
     play = Play(api, 0)
-    trajectory = asyncio.run(play.play([["continue"], [step]]))
+    trajectory = one_loop.run(play.play([["continue"], [step]]))
     assert [turn.continues for turn in trajectory.turns] == [None, ROOT]
 
 
@@ -233,7 +234,7 @@ def test_changed_reasoning_is_a_branch() -> None:
             await turn(episode, agent)
             return episode.trajectory()
 
-    trajectory = asyncio.run(main())
+    trajectory = one_loop.run(main())
     assert [turn.continues for turn in trajectory.turns] == [None, ROOT]
     assert "Other thoughts." in TOKENIZER.decode(trajectory.turns[1].observation)
 
@@ -242,7 +243,7 @@ def test_dropped_reasoning_stays_unless_it_is_stripped() -> None:
     for strips, rows in ((False, 1), (True, 4)):
         play = Play("anthropic", 0)
         play.model.kinds = ("reasoned",)
-        trajectory = asyncio.run(play.play([["drop reasoning"]] * 4, strip_reasoning=strips))
+        trajectory = one_loop.run(play.play([["drop reasoning"]] * 4, strip_reasoning=strips))
         check_exact(play, trajectory)
         assert len(to_data(trajectory, reward=1.0)) == rows
         assert ("Thought 0" in TOKENIZER.decode(play.model.requests[-1][0])) is not strips

@@ -13,6 +13,7 @@ from orl_core.trajectory import RolloutSpec, Trajectory
 from orl_rollout.loop.loop import rollout
 from orl_testing import ScriptedEngine, ScriptedSession
 
+from tests.kit import one_loop
 from tests.kit.tokenizers import renderer_of
 
 RENDERER = renderer_of()
@@ -36,4 +37,4 @@ def play(
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        return asyncio.run(main())
+        return one_loop.run(main())

@@ -6,7 +6,6 @@ count for many turns is the sum of the counts for each of them.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,6 +24,7 @@ from orl_rollout.loop.token_buffer import TokenBuffer
 from orl_rollout.sglang.client import SglangEngine
 from orl_testing import ScriptedEngine, ScriptedSession, SglangServer
 
+from tests.kit import one_loop
 from tests.kit.tokenizers import tokenizer
 
 TASK = Task(env_name="A/B", deployment_name="A/B", task_spec={"id": 1})
@@ -123,7 +123,7 @@ def played(turns: Turns, renderer: Renderer = RENDERER) -> tuple[int, int, int]:
         for ids in (action(thought, argument) for thought, argument, _ in turns)
     ]
     COUNTING.spent()
-    asyncio.run(play(ScriptedEngine(script), turns, renderer))
+    one_loop.run(play(ScriptedEngine(script), turns, renderer))
     return COUNTING.spent()
 
 
@@ -181,7 +181,7 @@ async def through_sglang(turns: Turns, **limits: Any) -> tuple[SglangServer, lis
 @given(turns=any_turns)
 @example(turns=[("Hm.", 1, "ok")] * 8)
 def test_every_id_is_encoded_to_json_once(turns):
-    server, contexts, trajectory = asyncio.run(through_sglang(turns))
+    server, contexts, trajectory = one_loop.run(through_sglang(turns))
     (context,) = {id(context): context for context in contexts}.values()
     assert isinstance(context, TokenBuffer)
     shown = len(context) - len(trajectory.turns[-1].action_ids)
@@ -192,7 +192,7 @@ def test_every_id_is_encoded_to_json_once(turns):
 
 @given(turns=any_turns)
 def test_stripped_reasoning_is_not_encoded_the_rest_once(turns):
-    server, contexts, trajectory = asyncio.run(through_sglang(turns, strip_reasoning=True))
+    server, contexts, trajectory = one_loop.run(through_sglang(turns, strip_reasoning=True))
     (context,) = {id(context): context for context in contexts}.values()
     assert isinstance(context, TokenBuffer)
     assert context.encoded == len(server.requests[-1].body["input_ids"])
@@ -203,7 +203,7 @@ def test_stripped_reasoning_is_not_encoded_the_rest_once(turns):
 
 @given(turns=any_turns)
 def test_no_prompt_logprobs_and_one_worker_for_each_key(turns):
-    server, _, trajectory = asyncio.run(through_sglang(turns))
+    server, _, trajectory = one_loop.run(through_sglang(turns))
     assert {request.headers["X-SMG-Routing-Key"] for request in server.requests} == {"rollout-7"}
     for request in server.requests:
         assert set(request.body) == {"input_ids", "sampling_params", "return_logprob"}

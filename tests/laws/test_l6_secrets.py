@@ -7,7 +7,6 @@ was said and for the value itself, not by the scrubber that is under test.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import io
 import json
@@ -43,6 +42,7 @@ from orl_rollout.runtime.runtime import RolloutRequest
 from orl_rollout.training.rows import rows_of
 from orl_testing import ScriptedEngine, ScriptedSession
 
+from tests.kit import one_loop
 from tests.kit.runtimes import runtime_of
 from tests.kit.secret_forms import FORMS
 from tests.kit.tokenizers import renderer_of, tokenizer
@@ -136,7 +136,7 @@ def test_an_echo_reaches_no_sink(value: str, form: str, place: str) -> None:
     logging.getLogger("orl").addHandler(handler)
     try:
         with TemporaryDirectory() as folder:
-            outcome = asyncio.run(played(place, echo, config, Path(folder)))
+            outcome = one_loop.run(played(place, echo, config, Path(folder)))
             found = sinks(outcome, config, Path(folder)) | {"log": logged.getvalue()}
     finally:
         logging.getLogger("orl").removeHandler(handler)
@@ -153,7 +153,7 @@ def test_an_echo_reaches_no_sink(value: str, form: str, place: str) -> None:
 
 def test_secret_equal_to_our_word_costs_text_not_the_run(tmp_path: Path) -> None:
     config = decode_config({"environments": {"A/B": {}}, "secrets": {"k": "finished", "l": "messages"}}, "test")
-    outcome = asyncio.run(played("result", "ok", config, tmp_path))
+    outcome = one_loop.run(played("result", "ok", config, tmp_path))
     assert outcome.trajectory.contains_secret
     assert [entry.trajectory.turns for entry in read_journal(tmp_path)] == [()]
 

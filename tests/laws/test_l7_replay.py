@@ -6,7 +6,6 @@ metrics, the uploads and the trainer.
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
 from typing import Any, Literal, NamedTuple
 
@@ -24,6 +23,7 @@ from orl_rollout.results.outcome import Outcome
 from orl_rollout.runtime.runtime import RolloutRequest
 from orl_testing import ScriptedEngine, ScriptedSession
 
+from tests.kit import one_loop
 from tests.kit.episodes import calling
 from tests.kit.runtimes import runtime_of
 from tests.laws.checks import check_data
@@ -77,7 +77,7 @@ def play(faults: list[tuple[int, Fault] | None], stopped: Any = lambda: False, *
                 ],
             )
 
-    return asyncio.run(main())
+    return one_loop.run(main())
 
 
 faults = st.none() | st.tuples(st.integers(0, CALLS - 1), st.sampled_from(["lost", "broken", "late"]))

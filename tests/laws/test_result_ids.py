@@ -6,7 +6,6 @@ conversation or from the beginning again, with gaps where a call was lost, or th
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -29,6 +28,7 @@ from orl_rollout.loop.clock import never
 from orl_rollout.openreward.wire import messages_of
 from orl_testing import ScriptedEngine, ScriptedSession
 
+from tests.kit import one_loop
 from tests.kit.families import renderer, tokenizer
 from tests.laws.plays import TASK, play
 
@@ -230,11 +230,7 @@ def messages(said: Said, answer: Any, results: Sequence[tuple[str, str]]) -> dic
 
 
 Form = Callable[[Said, Any, Sequence[tuple[str, str]]], dict[str, Any]]
-every_api = pytest.mark.parametrize(
-    ("api", "form"),
-    [(CHAT, chat), (RESPONSES, responses), (ANTHROPIC, messages)],
-    ids=("chat", "responses", "messages"),
-)
+APIS: list[tuple[ClientApi, Form]] = [(CHAT, chat), (RESPONSES, responses), (ANTHROPIC, messages)]
 
 
 async def converse(
@@ -264,15 +260,14 @@ async def converse(
 
 
 @every_format
-@every_api
-@given(data=st.data(), random=st.randoms(use_true_random=False))
+@given(api_and_form=st.sampled_from(APIS), data=st.data(), random=st.randoms(use_true_random=False))
 def test_agent_answers_calls_in_any_order(
-    name: str, api: ClientApi, form: Form, data: st.DataObject, random: Random
+    name: str, api_and_form: tuple[ClientApi, Form], data: st.DataObject, random: Random
 ) -> None:
     """The gateway's own ids, which an agent sends back, stand for those that the model sampled."""
     said, does = data.draw(turns(FORMATS[name], "good", "broken")), data.draw(st.sampled_from(["", "renames"]))
     engine = engine_of(name, said)
-    assert asyncio.run(converse(name, engine, len(said), random, api, form, does)) == [None] * (len(said) + 1)
+    assert one_loop.run(converse(name, engine, len(said), random, *api_and_form, does)) == [None] * (len(said) + 1)
     check_results(name, engine, said)
 
 
@@ -283,7 +278,7 @@ def test_agent_that_edits_shows_calls_and_results_alike(name: str, data: st.Data
     drawn = data.draw(turns(FORMATS[name], "good"))
     said = [[call._replace(number=10 * turn + call.number % 10) for call in one] for turn, one in enumerate(drawn)]
     engine = engine_of(name, said)
-    asyncio.run(converse(name, engine, len(said), random, CHAT, chat, "edits"))
+    one_loop.run(converse(name, engine, len(said), random, CHAT, chat, "edits"))
     calls = check_opening(name, engine.requests[-1].token_ids, said)
     if name not in ("kimi_k3", "command_r7b", "cohere2_moe"):  # these templates number calls themselves
         assert calls == [(FORMATS[name].id(call), call.word) for one in said for call in one]

@@ -26,7 +26,7 @@ def test_garbage_collection_leaves_out_what_was_there_before(tmp_path: Path) -> 
             assert gc.get_freeze_count() >= before / 2
             assert len(gc.get_objects()) < before / 2
     finally:
-        gc.unfreeze()
+        gc.freeze()  # as tests/conftest.py does
 
 
 def test_last_collection_sees_everything() -> None:
