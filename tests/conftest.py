@@ -52,8 +52,8 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Return one worker more than there are cores: tests wait for servers and pauses a third of their time."""
-    return (os.cpu_count() or 1) + 1
+    """Return one worker for each core: each one imports torch, transformers and the SDK for itself."""
+    return os.cpu_count() or 1
 
 
 @pytest.fixture(scope="session")

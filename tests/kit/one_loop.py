@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 from collections.abc import Coroutine
 from contextvars import copy_context
 from functools import cache
@@ -11,14 +10,9 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-
-@cache
-def _runner() -> asyncio.Runner:
-    runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
-    atexit.register(runner.close)
-    return runner
+_loop = cache(asyncio.new_event_loop)
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Do what `asyncio.run` does, on the loop of this process."""
-    return _runner().run(main, context=copy_context())
+    """Do what `asyncio.run` does, on the loop of this process and without its handler of Ctrl-C."""
+    return _loop().run_until_complete(_loop().create_task(main, context=copy_context()))

@@ -11,12 +11,13 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 from orl_core.config import RunConfig, decode_config
 from orl_core.errors import ConfigError, OrlError, RunAborted
+from orl_core.task import Task
 from orl_rollout.episodes.journal import Entry, read_journal
 from orl_rollout.recognised_engine import RecognisedEngine
 from orl_rollout.results.metrics import stats_of, training_metrics
@@ -27,13 +28,12 @@ from orl_rollout.runtime.workers import Workers, open_player, share_of
 from orl_rollout.sglang.client import SglangEngine
 from orl_rollout.training.play import Batch, play
 from orl_rollout.vllm.client import VllmEngine
-from orl_testing.environments import Served, Trouble, serve
 
-from tests.kit.episodes import calling, model, task_of
 from tests.kit.serving import engine, free_port
-from tests.kit.tokenizers import build, template
 
-STEP, FINISH = (list(calling(name).token_ids) for name in ("step", "finish"))
+if TYPE_CHECKING:  # a parent of processes imports this module
+    from orl_testing.environments import Served
+
 MODULE = "orl_rollout.runtime.worker"
 SAME = re.compile(r"seconds|cache")  # of metrics that depend on the clock, or on who asked first
 SCRIPT = """\
@@ -54,13 +54,16 @@ def config_of(url: str, workers: int = 2, **rollout: Any) -> RunConfig:
 
 def policy(ids: Any, sampling: Any) -> list[int]:
     """Finish by chance, which the seed of the rollout decides; never at a temperature of 0."""
-    if not sampling["temperature"]:
-        return STEP
-    return random.Random(f"{sampling['sampling_seed']}/{len(ids)}").choice((STEP, STEP, FINISH))
+    from tests.kit.episodes import calling
+
+    chance = random.Random(f"{sampling['sampling_seed']}/{len(ids)}")
+    name = chance.choice(("step", "step", "finish")) if sampling["temperature"] else "step"
+    return list(calling(name).token_ids)
 
 
 def batch_of(rollouts: int, temperature: float = 1.0, **spec: Any) -> Batch:
-    tasks = [task_of("Trouble", name=f"task {number}", **spec) for number in range(rollouts)]
+    where = {"env_name": "gallery/Trouble", "deployment_name": "gallery/Trouble", "environment_name": "trouble"}
+    tasks = [Task(**where, task_spec={"name": f"task {number}", **spec}) for number in range(rollouts)]
     return Batch(tasks=tasks, samples=1, name="train/3", seed=11, sampling={"temperature": temperature}, step=3)
 
 
@@ -69,6 +72,8 @@ NEVER = batch_of(4, 0.0, at="tool", call=0, does="hang")
 
 @pytest.fixture(scope="module")
 def gallery() -> Generator[Served]:
+    from orl_testing.environments import Trouble, serve
+
     with serve(Trouble) as served:
         yield served
 
@@ -81,6 +86,8 @@ def sglang() -> Generator[str]:
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
+    from tests.kit.tokenizers import build, template
+
     folder = tmp_path_factory.mktemp("model")
     build(template("qwen3")).save_pretrained(folder)
     return str(folder)
@@ -161,19 +168,18 @@ def test_workers_without_a_share_are_refused(tree: dict[str, Any], message: str)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [VllmEngine, RecognisedEngine, None])
-async def test_engine_travels_as_it_is(kind: Any, gallery: Served, checkpoint: str, tmp_path: Path) -> None:
+async def test_engine_travels_as_it_is(gallery: Served, checkpoint: str, tmp_path: Path) -> None:
     """An address where nobody answers is named in the error. A model in this process cannot travel."""
+    from tests.kit.episodes import model
+
     url = f"http://127.0.0.1:{free_port()}"
-    one = batch_of(1)
     async with opened(gallery.url, tmp_path, checkpoint, 2) as player:
-        if kind is None:
-            with pytest.raises(TypeError, match="at an address"):
-                await play(one, player, model(("finish",)), lambda outcome: outcome)
-            return
-        async with kind(url, context_tokens=4096) as client:
-            (outcome,) = await play(one, player, client, lambda outcome: outcome)
-    assert url in outcome.trajectory.error
+        with pytest.raises(TypeError, match="at an address"):
+            await play(batch_of(1), player, model(("finish",)), lambda outcome: outcome)
+        for kind in (VllmEngine, RecognisedEngine):
+            async with kind(url, context_tokens=4096) as client:
+                (outcome,) = await play(batch_of(1), player, client, lambda outcome: outcome)
+            assert url in outcome.trajectory.error
 
 
 @pytest.mark.slow
