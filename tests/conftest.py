@@ -6,6 +6,7 @@ CI judges a change, so a run of an unchanged tree gives an unchanged answer: 500
 HYPOTHESIS_PROFILE names the profile, `dev` if it is not set; --hypothesis-profile wins over it.
 """
 
+import atexit
 import faulthandler
 import gc
 import os
@@ -42,6 +43,7 @@ def pytest_collection_finish() -> None:
     """Take what is imported out of garbage collection: trainers collect after each step, and walked it all."""
     gc.collect()
     gc.freeze()
+    atexit.register(gc.unfreeze)  # Triton's bindings print a page of leaks otherwise
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -118,34 +118,34 @@ def start(guess_number: str, checkpoint: Path, tmp_path: Path) -> Generator[Star
         run.process.communicate()
 
 
-def test_run_keeps_torch_out_of_its_process_and_weights_equal(start: Start, checkpoint: Path):
-    with served() as (server, _):
-        run = start(server.url)
-        code, said = run.end()
-    assert (code, said.splitlines()[-1]) == (0, "False"), said
-    folders = [checkpoint, run.folder / "trainer" / "checkpoint-1", run.folder / "checkpoint"]
-    assert [note.step for folder in folders[1:] if (note := checkpoint_in(folder))] == [1, 2]
-    assert len(server.states) == 3
-    for state, folder in zip(server.states, folders, strict=True):
-        weights = weights_of(folder)
-        assert all(torch.equal(weight, weights[name].to(torch.bfloat16)) for name, weight in state.items())
-    assert any(not torch.equal(weight, server.states[1][name]) for name, weight in server.states[2].items())
-    rows = metrics_log.read(run.folder / "metrics.jsonl")
-    assert all(row.metrics["weights_changed"] > 0 for row in rows)
-    assert run.steps() == [1, 2]
-
-
 @pytest.fixture(scope="module")
-def whole(guess_number: str, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that nothing interrupts."""
+def whole(guess_number: str, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Weights]]:
+    """A run that nothing interrupts, and the weights that its server had."""
     with served() as (server, _):
         run = Started(tmp_path_factory.mktemp("whole") / "run", guess_number, checkpoint, server.url)
-        assert run.end()[0] == 0
-    return run.folder
+        code, said = run.end()
+    assert (code, said.splitlines()[-1]) == (0, "False"), said  # it imported no torch
+    return run.folder, server.states
+
+
+def test_run_sends_the_weights_of_each_step(whole: tuple[Path, list[Weights]], checkpoint: Path):
+    run, states = whole
+    folders = [checkpoint, run / "trainer" / "checkpoint-1", run / "checkpoint"]
+    assert [note.step for folder in folders[1:] if (note := checkpoint_in(folder))] == [1, 2]
+    assert len(states) == 3
+    for state, folder in zip(states, folders, strict=True):
+        weights = weights_of(folder)
+        assert all(torch.equal(weight, weights[name].to(torch.bfloat16)) for name, weight in state.items())
+    assert any(not torch.equal(weight, states[1][name]) for name, weight in states[2].items())
+    rows = metrics_log.read(run / "metrics.jsonl")
+    assert [row.step for row in rows] == [1, 2]
+    assert all(row.metrics["weights_changed"] > 0 for row in rows)
 
 
 @pytest.mark.parametrize(("stage", "step"), [("rollouts", 1), ("update", 1), ("sync", 2)])
-def test_interrupted_run_has_the_checkpoint_of_its_last_whole_step(start: Start, whole: Path, stage: str, step: int):
+def test_interrupted_run_has_the_checkpoint_of_its_last_whole_step(
+    start: Start, whole: tuple[Path, list[Weights]], stage: str, step: int
+):
     """Hold that the steps which trained are in it, are not played again, and no others."""
     signalled = Event()
     with served() as (server, _):
@@ -184,7 +184,7 @@ def test_interrupted_run_has_the_checkpoint_of_its_last_whole_step(start: Start,
     note = checkpoint_in(run.folder / "checkpoint")
     assert note is not None
     assert note.step == step
-    theirs = weights_of(whole / ("trainer/checkpoint-1" if step == 1 else "checkpoint"))
+    theirs = weights_of(whole[0] / ("trainer/checkpoint-1" if step == 1 else "checkpoint"))
     ours = weights_of(run.folder / "checkpoint")
     assert all(torch.equal(weight, theirs[name]) for name, weight in ours.items())
 
