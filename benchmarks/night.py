@@ -237,7 +237,7 @@ LANES: list[dict[str, Scenario]] = [
     {"environment down 12 s": lambda night: outage(night, 12.0), "environment dead": dead_environment},
     {"engine down 15 s, twice": engine_deaths, "two SIGKILLs": kills},
 ]
-QUICK = ("environment down 12 s", "engine down 15 s, twice")  # the breaker needs more rollouts than a quick night has
+QUICK = ("environment down 12 s",)  # it restarts a server, as the others do; the breaker needs more rollouts
 
 
 def run(console: Console, *, quick: bool, seed: int = 0) -> list[str]:
