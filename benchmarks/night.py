@@ -251,7 +251,7 @@ def run(console: Console, *, quick: bool, seed: int = 0) -> list[str]:
             started = time.monotonic()
             try:
                 verdict = scenario(night)
-            except Exception as fault:  # noqa: BLE001  the others go on
+            except Exception as fault:  # noqa: BLE001  the others continue
                 verdict = Verdict(unclear=1, notes=[f"the scenario itself failed: {fault!r}"])
             figures = [str(value) for value in structs.astuple(verdict)[:-1]]
             table.add_row(name, *figures, f"{time.monotonic() - started:.0f}")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import random
 import statistics
 import sys
@@ -29,7 +30,7 @@ from orl_core.limits import Limits
 from orl_core.messages import text_message
 from orl_core.render import Renderer
 from orl_core.task import Task
-from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory
+from orl_core.trajectory import Generation, RolloutSpec, StopReason
 from orl_rollout.loop.engine import Engine
 from orl_rollout.loop.loop import rollout
 from orl_rollout.loop.session import Opening
@@ -43,6 +44,7 @@ from benchmarks.engine_time import Instant
 from benchmarks.servers import many_files
 from benchmarks.world import TASK
 
+ROUNDS = 3
 NOTES = 64  # words of the system message, different in each rollout, so that rollouts have no prefix in common
 CALL = '\n<tool_call>\n{"name": "run", "arguments": {"command": "ls"}}\n</tool_call><|im_end|>'
 
@@ -51,9 +53,9 @@ class Mix(Struct, frozen=True, kw_only=True):
     """Sizes of a run, in token ids: the first prompt, then `turns` answers of `action` with `new` ids between them."""
 
     rollouts: int
-    turns: int
-    action: int
-    new: int
+    turns: int = 8
+    action: int = 128
+    new: int = 300
     prompt: int = 0
 
     @property
@@ -67,12 +69,7 @@ class Mix(Struct, frozen=True, kw_only=True):
         return self.prompt + self.turns * self.action + (self.turns - 1) * self.new
 
 
-class Played(Struct, frozen=True, kw_only=True):
-    """One run: wall seconds, ids generated, faults."""
-
-    seconds: float
-    generated: int
-    faults: list[str] = []
+Played = tuple[float, list[str]]  # wall seconds, faults
 
 
 class Deck:
@@ -85,10 +82,7 @@ class Deck:
         self.words = sorted(f" {piece[1:]}" for piece in hf.get_vocab() if len(piece) == 4 and piece.startswith("Ġ"))
         chance = random.Random(0)
         empty = len(self.renderer.extend(self.call, [text_message("tool", "", name="run")], calls_before=0))
-        room = mix.new - len(self.call) - empty
-        if room < 1:
-            raise SystemExit(f"--new {mix.new}: a call and a result without a word are {mix.new - room} ids")
-        self.said = self.text(room, chance)
+        self.said = self.text(mix.new - len(self.call) - empty, chance)
         opening = asyncio.run(Noted(self, 0).open(TASK))
         self.mix = structs.replace(mix, prompt=len(self.renderer.open(opening.messages, opening.tools)))
 
@@ -150,19 +144,11 @@ async def ours(url: str, deck: Deck) -> Played:
                 for number in range(mix.rollouts)
             )
         )
-    return counted(trajectories, mix, call, time.monotonic() - started)
-
-
-def counted(trajectories: Sequence[Trajectory], mix: Mix, call: int, seconds: float) -> Played:
-    """The ids that the server generated for our rollouts; a fault for each that did not play all its turns."""
+    seconds = time.monotonic() - started
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     generated = sum(len(turn.action_ids) - call * len(turn.generations) for turn in turns)
-    faults = [
-        f"{one.stop_reason} after {len(one.turns)} turns {one.error}".strip()
-        for one in trajectories
-        if one.stop_reason is not StopReason.MAX_TURNS or len(one.turns) != mix.turns
-    ]
-    return Played(seconds=seconds, generated=generated, faults=faults)
+    faults = [f"{one.stop_reason} {one.error}" for one in trajectories if one.stop_reason is not StopReason.MAX_TURNS]
+    return seconds, faults or [f"generated {generated} ids"] * (generated != mix.generated)
 
 
 async def bare(url: str, deck: Deck) -> Played:
@@ -186,8 +172,7 @@ async def bare(url: str, deck: Deck) -> Played:
     timeout = aiohttp.ClientTimeout(total=900.0)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as http:
         await asyncio.gather(*(play(number, http) for number in range(mix.rollouts)))
-    seconds = time.monotonic() - started
-    return Played(seconds=seconds, generated=mix.generated)
+    return time.monotonic() - started, []
 
 
 async def flush(url: str) -> None:
@@ -204,24 +189,15 @@ async def flush(url: str) -> None:
 CLIENTS = {"orl": ours, "bare client": bare}
 
 
-async def play(url: str, deck: Deck, rounds: int) -> dict[str, list[Played]]:
-    """The runs of each client, round by round; the first of ours, which compiles kernels, is not among them."""
+async def play(url: str, deck: Deck) -> tuple[dict[str, float], list[str]]:
+    """The seconds of each client, medians of rounds, and faults. A run of ours before compiles kernels."""
     runs: dict[str, list[Played]] = {name: [] for name in CLIENTS}
     await ours(url, deck)
-    for _ in range(rounds):
-        for name, client in CLIENTS.items():
-            await flush(url)
-            runs[name].append(await client(url, deck))
-    return runs
-
-
-def table(runs: dict[str, list[Played]]) -> Table:
-    """The medians of each client."""
-    rates = {name: statistics.median(run.generated / run.seconds for run in of) for name, of in runs.items()}
-    shown = Table("client", "generated ids a second", "of the bare client's")
-    for name, rate in rates.items():
-        shown.add_row(name, f"{rate:,.0f}", f"{rate / rates['bare client']:.3f}")
-    return shown
+    for _, (name, client) in itertools.product(range(ROUNDS), CLIENTS.items()):
+        await flush(url)
+        runs[name].append(await client(url, deck))
+    seconds = {name: statistics.median(one for one, _ in of) for name, of in runs.items()}
+    return seconds, [fault for of in runs.values() for _, faults in of for fault in faults]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -229,30 +205,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--url", required=True, help="the server, such as http://127.0.0.1:30000")
     parser.add_argument("--model", type=Path, required=True, help="the folder that it serves")
     parser.add_argument("--rollouts", type=int, nargs="+", default=[64, 256], help="how many at once")
-    parser.add_argument("--turns", type=int, default=8)
-    parser.add_argument("--action", type=int, default=128, help="ids of an answer")
-    parser.add_argument("--new", type=int, default=300, help="new ids of a later prompt")
-    parser.add_argument("--rounds", type=int, default=3)
     chosen = parser.parse_args(arguments)
     many_files()
-    console = Console(width=120)
-    faults: list[str] = []
-    for rollouts in chosen.rollouts:
-        mix = Mix(rollouts=rollouts, turns=chosen.turns, action=chosen.action, new=chosen.new)
-        deck = Deck(AutoTokenizer.from_pretrained(str(chosen.model), trust_remote_code=False), mix)
-        runs = asyncio.run(play(chosen.url, deck, chosen.rounds))
-        faults += [
-            f"{rollouts} at once, {name}: {fault}" for name in runs for run in runs[name] for fault in run.faults
-        ]
-        mix = deck.mix
-        console.print(
-            f"{rollouts:,} at once: a prompt of {mix.prompt:,} ids, {mix.turns} answers of {mix.action}, {mix.new} new "
-            f"ids between them, {mix.context:,} in the end; medians of {chosen.rounds} rounds"
-        )
-        console.print(table(runs))
-    for fault in faults:
-        console.print(fault, style="red", markup=False)
-    return bool(faults)
+    console, complaints = Console(width=120), list[str]()
+    hf = AutoTokenizer.from_pretrained(str(chosen.model), trust_remote_code=False)
+    table = Table("at once", "context in the end", *(f"{name}, ids a second" for name in CLIENTS), "ratio")
+    for deck in (Deck(hf, Mix(rollouts=rollouts)) for rollouts in chosen.rollouts):
+        seconds, faults = asyncio.run(play(chosen.url, deck))
+        complaints += faults
+        mine, other = (deck.mix.generated / one for one in seconds.values())
+        figures = (f"{mine:,.0f}", f"{other:,.0f}", f"{mine / other:.3f}")
+        table.add_row(f"{deck.mix.rollouts:,}", f"{deck.mix.context:,}", *figures)
+    console.print(table)
+    for complaint in complaints:
+        console.print(complaint, style="red", markup=False)
+    return bool(complaints)
 
 
 if __name__ == "__main__":

@@ -58,15 +58,10 @@ async def test_both_clients_play_the_same_mix(model: Path) -> None:
     counts: list[int] = []
     for client in (ours, bare):
         async with serving() as server:
-            played = await client(server.url, deck)
-            assert (played.faults, played.generated) == ([], deck.mix.generated)
+            _, faults = await client(server.url, deck)
+            assert faults == []
             last = max(len(kept.body["input_ids"]) for kept in server.requests)
             assert last + MIX.action == deck.mix.context
             counts.append(server.prompt_tokens)
             await flush(server.url)
     assert counts[0] == counts[1]
-
-
-def test_new_ids_too_few_for_a_call_and_a_result_are_refused(model: Path) -> None:
-    with pytest.raises(SystemExit, match="--new 10"):
-        Deck(AutoTokenizer.from_pretrained(str(model)), Mix(rollouts=1, turns=1, action=1, new=10))

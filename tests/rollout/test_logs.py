@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import base64
 import io
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -72,11 +72,6 @@ def test_warnings_about_the_same_come_once_a_minute(said: io.StringIO, monkeypat
 
 
 def test_no_module_of_the_packages_has_a_logger_of_its_own():
-    found = [
-        path.name
-        for path in PACKAGES.rglob("*.py")
-        if path.name != "logs.py"
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Assign) and ast.unparse(node).startswith("logger = logging.")
-    ]
-    assert found == []
+    own = re.compile(r"^ *logger = logging\.", re.MULTILINE)
+    found = [path.name for path in PACKAGES.rglob("*.py") if own.search(path.read_text(encoding="utf-8"))]
+    assert {*found} <= {"logs.py"}
