@@ -9,6 +9,7 @@ the same rounds, shows what of it is the loopback's, the engine process's and th
 from __future__ import annotations
 
 import asyncio
+import itertools
 import statistics
 import time
 from collections.abc import Awaitable, Callable
@@ -16,12 +17,11 @@ from collections.abc import Awaitable, Callable
 import aiohttp
 import msgspec
 from orl_core.limits import Limits
-from orl_core.messages import TextBlock, ToolCall, ToolResult, ToolSpec, text_message
-from orl_core.task import Task
+from orl_core.messages import Message, TextBlock, ToolResult, ToolSpec, text_message
 from orl_core.trajectory import RolloutSpec, Trajectory
 from orl_rollout.loop.loop import rollout
-from orl_rollout.loop.session import Opening
 from orl_rollout.sglang.client import SglangEngine
+from orl_testing import ScriptedSession
 from rich.console import Console
 from rich.table import Table
 
@@ -33,25 +33,15 @@ PREFILL_SECONDS = 0.0002  # for a new id of the prompt
 SAMPLING = {"temperature": 1.0, "max_new_tokens": 4096}
 
 
-class Instant:
-    """A session that answers at once."""
+PARAMETERS = {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}
+TOOL = ToolSpec(name="run", description="Run a command.", parameters=PARAMETERS)
+OPENING = text_message("user", "Find out why the tests fail.")
 
-    def __init__(self, said: str) -> None:
-        self._result = ToolResult(name="run", content=(TextBlock(text=said),))
 
-    async def open(self, task: Task) -> Opening:
-        parameters = {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}
-        tools = (ToolSpec(name="run", description="Run a command.", parameters=parameters),)
-        return Opening(messages=(text_message("user", "Find out why the tests fail."),), tools=tools)
-
-    async def call(self, call: ToolCall) -> ToolResult:
-        return self._result
-
-    async def answer(self, text: str) -> ToolResult:
-        return self._result
-
-    async def close(self) -> None:
-        """Nothing to release."""
+def instant(said: str, *before: Message) -> ScriptedSession:
+    """A session that answers at once, with messages `before` its opening."""
+    result = ToolResult(name="run", content=(TextBlock(text=said),))
+    return ScriptedSession(itertools.repeat(result), messages=(*before, OPENING), tools=(TOOL,))
 
 
 async def ours(world: World, url: str, rollouts: int, turns: int) -> list[Trajectory]:
@@ -64,7 +54,7 @@ async def ours(world: World, url: str, rollouts: int, turns: int) -> list[Trajec
             *(
                 rollout(
                     RolloutSpec(task=TASK, rollout_id=f"{number:032d}", limits=limits, sampling=SAMPLING),
-                    session=Instant(world.said),
+                    session=instant(world.said),
                     renderer=world.renderer,
                     engine=engine,
                 )

@@ -24,23 +24,21 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import msgspec
 from msgspec import Struct, structs
 from orl_core.limits import Limits
-from orl_core.messages import text_message
+from orl_core.messages import Message, text_message
 from orl_core.render import Renderer
-from orl_core.task import Task
 from orl_core.trajectory import Generation, RolloutSpec, StopReason
 from orl_rollout.loop.engine import Engine
 from orl_rollout.loop.loop import rollout
-from orl_rollout.loop.session import Opening
 from orl_rollout.sglang.client import SglangEngine
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 from rich.console import Console
 from rich.table import Table
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from benchmarks.engine_time import Instant
+from benchmarks import one_gpu
+from benchmarks.engine_time import OPENING, TOOL, instant
 from benchmarks.servers import many_files
 from benchmarks.world import TASK
 
@@ -83,24 +81,15 @@ class Deck:
         chance = random.Random(0)
         empty = len(self.renderer.extend(self.call, [text_message("tool", "", name="run")], calls_before=0))
         self.said = self.text(mix.new - len(self.call) - empty, chance)
-        opening = asyncio.run(Noted(self, 0).open(TASK))
-        self.mix = structs.replace(mix, prompt=len(self.renderer.open(opening.messages, opening.tools)))
+        self.mix = structs.replace(mix, prompt=len(self.renderer.open((self.notes(0), OPENING), (TOOL,))))
 
     def text(self, count: int, chance: random.Random) -> str:
         """A text of `count` ids."""
         return "".join(chance.choices(self.words, k=count))
 
-
-class Noted(Instant):
-    """A session that answers at once, and begins as no other does."""
-
-    def __init__(self, deck: Deck, seed: int) -> None:
-        super().__init__(deck.said)
-        self._notes = deck.text(NOTES, random.Random(seed))
-
-    async def open(self, task: Task) -> Opening:
-        opening = await super().open(task)
-        return structs.replace(opening, messages=(text_message("system", self._notes), *opening.messages))
+    def notes(self, seed: int) -> Message:
+        """A message with which no other rollout begins."""
+        return text_message("system", self.text(NOTES, random.Random(seed)))
 
 
 class Calling:
@@ -137,7 +126,7 @@ async def ours(url: str, deck: Deck) -> Played:
             *(
                 rollout(
                     RolloutSpec(task=TASK, rollout_id=f"{number:032d}", limits=limits, sampling=sampling),
-                    session=Noted(deck, number),
+                    session=instant(deck.said, deck.notes(number)),
                     renderer=deck.renderer,
                     engine=Calling(engine, deck.call),
                 )
@@ -153,25 +142,15 @@ async def ours(url: str, deck: Deck) -> Played:
 
 async def bare(url: str, deck: Deck) -> Played:
     """The bodies of ours, from a client that knows no messages; what is new in a prompt is words by chance."""
-    mix = deck.mix
+    mix, chance = deck.mix, random.Random(0)
     known: list[int] = deck.hf.encode("".join(deck.words[:1000]), add_special_tokens=False)
-    sampling = {"temperature": 1.0, "ignore_eos": True, "max_new_tokens": mix.action, "no_stop_trim": True}
-    rest = {"sampling_params": {**sampling, "skip_special_tokens": False}, "return_logprob": True}
-
-    async def play(number: int, http: aiohttp.ClientSession) -> None:
-        chance = random.Random(number)
-        headers = {"X-SMG-Routing-Key": f"{number:032d}", "Content-Type": "application/json"}
-        ids = chance.choices(known, k=mix.prompt)
-        for _ in range(mix.turns):
-            body = msgspec.json.encode({**rest, "input_ids": ids})
-            async with http.post(f"{url}/generate", data=body, headers=headers) as response:
-                answer = msgspec.json.decode(await response.read())
-            ids += [*answer["output_ids"], *chance.choices(known, k=mix.new)]
-
+    work = one_gpu.Work(
+        openings=tuple(tuple(chance.choices(known, k=mix.prompt)) for _ in range(mix.rollouts)),
+        observation=tuple(chance.choices(known, k=mix.new)),
+        lengths=((mix.action,) * mix.turns,) * mix.rollouts,
+    )
     started = time.monotonic()
-    timeout = aiohttp.ClientTimeout(total=900.0)
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as http:
-        await asyncio.gather(*(play(number, http) for number in range(mix.rollouts)))
+    await one_gpu.bare(work, url)
     return time.monotonic() - started, []
 
 
