@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
+from msgspec import structs
 from orl_core.config import RunConfig, decode_config
 from orl_core.errors import ConfigError, OrlError, RunAborted
 from orl_core.task import Task
@@ -62,8 +63,9 @@ def policy(ids: Any, sampling: Any) -> list[int]:
 
 
 def batch_of(rollouts: int, temperature: float = 1.0, **spec: Any) -> Batch:
-    where = {"env_name": "gallery/Trouble", "deployment_name": "gallery/Trouble", "environment_name": "trouble"}
-    tasks = [Task(**where, task_spec={"name": f"task {number}", **spec}) for number in range(rollouts)]
+    name = "gallery/Trouble"
+    bare = Task(env_name=name, deployment_name=name, environment_name="trouble")
+    tasks = [structs.replace(bare, task_spec={"name": f"task {number}", **spec}) for number in range(rollouts)]
     return Batch(tasks=tasks, samples=1, name="train/3", seed=11, sampling={"temperature": temperature}, step=3)
 
 
