@@ -25,7 +25,6 @@ from orl_rollout.vllm.client import VllmEngine
 from orl_testing import Fault, FaultKind, SglangServer, VllmServer
 from orl_testing.environments import Served, serve
 
-from tests.kit import one_loop
 from tests.kit.runtimes import runtime_of
 from tests.laws.checks import check_data
 from tests.laws.episodes import HALVES, TOKENIZER
@@ -112,7 +111,7 @@ def test_pairs_on_the_wire_end_as_promised(gallery: Served, world: World, fault:
     asked, deleted = gallery.count("/call"), gallery.count("/delete")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        outcome, left = one_loop.run(play(world, fault, gallery.url, wire))
+        outcome, left = asyncio.run(play(world, fault, gallery.url, wire))
     reason, called = foretold(world, fault, wire)
     trajectory = outcome.trajectory
     assert trajectory.stop_reason is reason, trajectory.error
