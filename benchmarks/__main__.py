@@ -11,6 +11,7 @@ from rich.console import Console
 BENCHMARKS = {
     "turns": "client CPU per turn and its slope in history, against a cookbook's loop",
     "short": "client CPU of 256 short episodes at once, against a bare loop over the SDK",
+    "workers": "turns a second of rollouts in 1, 2 and 4 processes, on a host with cores for them",
     "engine-time": "the share of engine time lost to the loop at 64, 256 and 1,000 rollouts",
     "agents": "a turn of an agent at the gateway against the built-in loop's, and 256 episodes at once",
     "one-gpu": "engine, weight sync and update of a model on one GPU, against bare SGLang; small without a GPU",
