@@ -45,7 +45,7 @@ def fitting(some: list[Layout]) -> set[tuple[bool, bool]]:
     return {(one.sharded, one.engines > 0) for one in some if not one.need.lacking}
 
 
-@pytest.mark.parametrize("trainer", [{}, {"lora_rank": LORA_RANK}, {"asynchronous": True}])
+@pytest.mark.parametrize("trainer", [{}, {"lora_rank": LORA_RANK}, {"asynchronous": True}, {"sharding": "fsdp"}])
 @pytest.mark.parametrize("name", DENSE)
 def test_more_or_larger_gpus_take_no_layout_away(tmp_path: Path, name: str, trainer: dict[str, Any]):
     of = demand(tmp_path, name, **trainer)
@@ -53,6 +53,7 @@ def test_more_or_larger_gpus_take_no_layout_away(tmp_path: Path, name: str, trai
     for (count, size), some in every.items():
         lacking = [bool(one.need.lacking) for one in some]
         assert lacking == sorted(lacking)
+        assert all(one.ranks > 1 for one in some if trainer == {"sharding": "fsdp"})  # else the plan refuses it
         for more in ((2 * count, size), *((count, larger) for larger in SIZES if larger > size)):
             assert fitting(some) <= fitting(every.get(more, some))
 

@@ -214,10 +214,10 @@ def test_settings_that_are_given_stay(tmp_path: Path):
     shape = shape_of(QWEN3["0.6B"])
     assert fitted(run.config, settings, shape, (), 1, engine_with())[0] == settings
     assert fitted(run.config, settings, None, (GPU,), 1, engine_with())[0] == structs.replace(settings, recompute=True)
-    for option, again in (("on", True), ("off", False)):
-        run, settings = settled(tmp_path, checkpointing=option, max_tokens_per_gpu=999)
+    for option, again, tokens in (("on", True, 999), ("off", False, 10**6)):
+        run, settings = settled(tmp_path, checkpointing=option, max_tokens_per_gpu=tokens)
         chosen, *_ = fitted(run.config, settings, shape, (GPU,), 1, engine_with(0.5))
-        assert (chosen.recompute, chosen.tokens) == (again, 999)
+        assert (chosen.recompute, chosen.tokens) == (again, tokens)
 
 
 def test_sizes_are_those_of_the_code_that_they_estimate():

@@ -19,11 +19,12 @@ from hypothesis import strategies as st
 from msgspec import structs
 from orl_core.errors import EngineError, OrlError
 from orl_local import policy
-from orl_local.batch import Member, part_of
+from orl_local.batch import Member, batch_of, members_of, part_of
 from orl_local.engine.local_model import load_model
 from orl_local.engine.served_engine import Engines, ServedEngine, Server
+from orl_local.engine.shards import sharded
 from orl_local.engine.weights import fingerprints
-from orl_local.learner import ALONE, Peers
+from orl_local.learner import ALONE, CPU, Peers, reference_of
 from orl_local.planning import planned
 from orl_local.policy import Child, LocalPolicy, RankDied, Ranks
 from orl_local.rank import Met
@@ -32,6 +33,7 @@ from orl_rollout.sglang.client import SglangEngine
 from orl_rollout.training.rows import Row
 from safetensors.torch import load_file
 from torch import Tensor, distributed
+from torch.distributed.tensor import DTensor
 from torch.multiprocessing.spawn import spawn
 
 from tests.kit.quick import every_fifth
@@ -41,7 +43,7 @@ from tests.local.fakes import make_run
 from tests.local.stand_in import Direct, served
 from tests.local.test_checkpoints import same as same_bits
 from tests.local.test_learner import CASES, same
-from tests.local.updates import Step, learner_of, rows_for, step_of
+from tests.local.updates import SETTINGS, Step, learner_of, rows_for, step_of
 
 RANKS = 2
 
@@ -107,6 +109,9 @@ def be_a_shard(
     torch.set_num_threads(1)
     peers: Any = Met(number, count, meeting, cast("Any", None), sharded=True)
     torch.save([tuple(one) for one in steps_of(checkpoint, rows, cases, peers)], f"{meeting}{number}")
+    first = sharded(load_model(str(checkpoint)))
+    reference_of(None, structs.replace(SETTINGS, kl_coef=1.0), first)(batch_of(members_of([rows], SETTINGS)[0], CPU))
+    assert all(isinstance(one, DTensor) for one in first.parameters())
     distributed.destroy_process_group()
 
 
@@ -234,6 +239,15 @@ async def test_batch_that_is_refused_is_applied_in_no_rank(
         with pytest.raises(EngineError, match="differ"):
             await asyncio.wait_for(ranks.call("update", rows, 1), 60)
         assert await fingerprints_of(ranks) == before
+
+
+@pytest.mark.slow
+async def test_save_that_fails_leaves_no_shard_alone(checkpoint: Path, tmp_path: Path) -> None:
+    async with placed(run_of(tmp_path / "run", checkpoint), sharded=True) as ranks, asyncio.timeout(60):
+        with pytest.raises(OrlError, match="Not a directory"):
+            await ranks.call("save", checkpoint / "config.json" / "out", 1)
+        await ranks.call("save", tmp_path / "out", 1)
+    assert tensors_of(tmp_path / "out")
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ import torch
 from msgspec import structs
 from orl_core.errors import EngineError, RunAborted, SessionError
 from orl_core.trajectory import Trajectory
-from orl_local.engine.weights import write_weights
+from orl_local.engine.weights import save_policy
 from orl_local.learner import Learner
 from orl_local.run import train
 from orl_rollout.edge import interrupt
@@ -179,15 +179,15 @@ def test_signals_during_a_save_wait_until_it_is_whole(
     """After the last step nothing was interrupted; after another one the run ends, and saves nothing twice."""
     run = make_run(tmp_path / "run", checkpoint, num_rollout=steps, save_interval=interval)
 
-    def save(model: Any, folder: Path, weights: Any) -> None:
+    def save(*policy: Any) -> None:
         assert interval or summary(run)["interrupted"]  # it is there before the weights
         for _ in range(2):
             send(signal.SIGINT)
             time.sleep(0.3)
-        write_weights(model, folder, weights)
+        save_policy(*policy)
         assert not (run.folder / "checkpoint").exists()
 
-    monkeypatch.setattr("orl_local.engine.weights.write_weights", save)
+    monkeypatch.setattr("orl_local.rank.save_policy", save)
     with interrupt.listening() as signals, pytest.raises(interrupt.Interrupted):
         train(run, Player(run.config, by_row).open)
     assert signals.exit_code(0) == 130

@@ -49,14 +49,15 @@ def layouts(shape: ModelShape, demand: Demand, engine: EngineChoice, gpus: int, 
         return Layout(ranks=ranks, engines=gpus - ranks, sharded=sharded, need=need)
 
     places = [(gpus, False), (gpus, True), *((ranks, ranks > 1) for ranks in range(1, gpus))]
-    allowed = [(ranks, sharded) for ranks, sharded in places if sharded in (demand.sharded if ranks > 1 else (False,))]
+    allowed = [(ranks, sharded) for ranks, sharded in places if sharded in demand.sharded and ranks > sharded]
     every = [layout(ranks, sharded=sharded) for ranks, sharded in allowed]
     return sorted(every, key=lambda one: one.need.lacking != "")
 
 
 def best(shape: ModelShape, demand: Demand, engine: EngineChoice, size: int) -> dict[int, Layout]:
-    """Return the best layout for each of COUNTS, of GPUs of `size` GB, whether it fits or not."""
-    return {count: layouts(shape, demand, engine, count, size * GB)[0] for count in COUNTS}
+    """Return the best layout for each of COUNTS that allows one, of GPUs of `size` GB, whether it fits or not."""
+    every = ((count, layouts(shape, demand, engine, count, size * GB)) for count in COUNTS)
+    return {count: some[0] for count, some in every if some}
 
 
 def fewest(layout_of: Mapping[int, Layout]) -> str:
@@ -67,7 +68,7 @@ def fewest(layout_of: Mapping[int, Layout]) -> str:
 def table(shape: ModelShape, demand: Demand, engine: EngineChoice) -> str:
     """Return lines that say which layouts fit on GPUs for rent, and how many of these adapters need."""
     columns = [best(shape, demand, engine, size) for size in SIZES]
-    rows = {f"{count} GPU{'s' * (count > 1)}": [str(one[count]) for one in columns] for count in COUNTS}
+    rows = {f"{count} GPU{'s' * (count > 1)}": [str(one.get(count, "-")) for one in columns] for count in COUNTS}
     if not demand.sizes.lora_rank:
         smaller = structs.replace(demand.sizes, **adapted(demand.sizes, LORA_RANK))
         other = structs.replace(demand, sizes=smaller)

@@ -20,6 +20,7 @@ from orl_rollout.run_folder.judges import DIFFERENCE
 from orl_rollout.training.rows import Row
 from peft import PeftModel
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.optimization import Adafactor, get_scheduler
 
@@ -324,7 +325,10 @@ def reference_of(model: Any, settings: Settings, first: Any) -> Callable[[Batch]
 
     def score(batch: Batch) -> Tensor:
         with torch.no_grad(), model.disable_adapter() if adapted else nullcontext():
-            return scorer(batch).logprobs
+            logprobs = scorer(batch).logprobs
+        if frozen is not model and isinstance(frozen, FSDPModule):  # no backward pass divides its ends again
+            frozen.reshard()
+        return logprobs
 
     return score
 

@@ -108,10 +108,12 @@ def demand_of(config: RunConfig, settings: Settings) -> Demand:
 class Need(Struct, frozen=True, kw_only=True):
     """The most bytes on a GPU that trains, and on one that samples. `lacking` names one that does not fit, or is "".
 
-    The bytes are those with `sizes`. `gives`: an SGLang next to training gives memory back; None if nothing fits.
+    The bytes are those with `sizes`, in micro-batches of at most `tokens` ids. `gives`: an SGLang next to training
+    gives its memory back; None if nothing fits.
     """
 
     sizes: Sizes
+    tokens: int
     gives: bool | None
     training: int
     rollouts: int
@@ -135,7 +137,13 @@ def need_of(shape: ModelShape, demand: Demand, engine: EngineChoice, total: int,
     phases = phases_of(shape, sizes, engine, total)
     needed = {phase.name: phase.memory(phase.sizes).total for phase in phases}
     short = [phase.name for phase in phases if needed[phase.name] > min(phase.share, USED) * total]
-    return Need(sizes=sizes, gives=gives, **needed, lacking="training" if gives is None else next(iter(short), ""))
+    return Need(
+        sizes=sizes,
+        tokens=tokens,
+        gives=gives,
+        **needed,
+        lacking="training" if gives is None else next(iter(short), ""),
+    )
 
 
 def fitted(
@@ -164,7 +172,7 @@ def fitted(
         return structs.replace(settings, recompute=demand.recompute[-1]), counts[0], True
     needs = [(need_of(shape, demand, engine, gpus[0].total, shards), shards) for shards in counts]
     need, shards = next((one for one in needs if not one[0].lacking), needs[-1])
-    chosen = structs.replace(settings, recompute=need.sizes.recompute, tokens=need.sizes.tokens)
+    chosen = structs.replace(settings, recompute=need.sizes.recompute, tokens=need.tokens)
     return chosen, shards, need.gives is not False
 
 

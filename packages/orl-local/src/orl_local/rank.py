@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, cast
@@ -31,7 +31,7 @@ from orl_local.engine.local_model import load_model, on_device
 from orl_local.engine.lora import load_adapter, with_adapters
 from orl_local.engine.served_engine import ABORT, GO, HERE, STOP
 from orl_local.engine.shards import leads, on_cpu, sharded
-from orl_local.engine.weights import SharedWeights, save_policy
+from orl_local.engine.weights import SharedWeights, policy_of, save_policy
 from orl_local.learner import ALONE, Learner, Peers
 from orl_local.options import own_options
 from orl_local.planning import Planned
@@ -81,14 +81,13 @@ class Rank(SharedWeights):
             OrlError: it cannot be written. Nothing of it is left.
         """
         plan, model = self._plan, self.model
-        limit = own_options(plan.run.config.trainer).save_total_limit
-        with whole(folder, limit) if leads(model) else nullcontext(folder) as fresh:
-            save_policy(model, plan.name, plan.run.config.chat_template, fresh)
-            optimizer = self.learner.optimizer.state_dict()
-            if plan.sharded:
-                optimizer["state"] = {key: on_cpu(model, one.items()) for key, one in optimizer["state"].items()}
-            if not leads(model):
-                return
+        policy, optimizer = policy_of(model), self.learner.optimizer.state_dict()
+        if plan.sharded:  # before anything is written: a full disk must not leave other ranks in a collective
+            optimizer["state"] = {key: on_cpu(model, one.items()) for key, one in optimizer["state"].items()}
+        if not leads(model):
+            return
+        with whole(folder, own_options(plan.run.config.trainer).save_total_limit) as fresh:
+            save_policy(model, policy, plan.name, plan.run.config.chat_template, fresh)
             torch.save({"optimizer": optimizer, "schedule": self.learner.schedule.state_dict()}, fresh / STATE)
             note(fresh, folder, plan.start.model if plan.start else lasting_name(plan.name), plan.order, step)
 

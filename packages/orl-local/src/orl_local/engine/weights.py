@@ -84,18 +84,25 @@ class SharedWeights:
 
 def write_weights(model: Any, folder: Path, weights: Iterable[tuple[str, Tensor]]) -> None:
     """Write `weights`, which are those of the policy at some time, tied ones once."""
-    base = base_of(model)
-    untied = ((name, one.detach()) for name, one in weights if name not in base.all_tied_weights_keys)
-    if written := on_cpu(model, untied):
-        base.save_pretrained(folder, state_dict=written)
+    if written := on_cpu(model, _untied(model, weights)):
+        base_of(model).save_pretrained(folder, state_dict=written)
 
 
-def save_policy(model: Any, name: str, chat_template: str | None, folder: Path) -> None:
-    """Write weights and adapters of the policy, and the tokenizer of the checkpoint `name` with the run's template."""
-    write_weights(model, folder, policy_weights(model))
-    adapters = on_cpu(model, adapters_of(model))
-    if not leads(model):
-        return
+def _untied(model: Any, weights: Iterable[tuple[str, Tensor]]) -> Iterable[tuple[str, Tensor]]:
+    return ((name, one.detach()) for name, one in weights if name not in base_of(model).all_tied_weights_keys)
+
+
+def policy_of(model: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the weights and adapters of the policy, whole on the CPU. All ranks that share them take part."""
+    return on_cpu(model, _untied(model, policy_weights(model))), on_cpu(model, adapters_of(model))
+
+
+def save_policy(
+    model: Any, policy: tuple[dict[str, Tensor], dict[str, Tensor]], name: str, chat_template: str | None, folder: Path
+) -> None:
+    """Write the `policy` of `model`, and the tokenizer of the checkpoint `name` with the run's template."""
+    weights, adapters = policy
+    base_of(model).save_pretrained(folder, state_dict=weights)
     save_adapter(model, folder, adapters)
     tokenizer = load_pretrained(name)
     tokenizer.chat_template = chat_template or tokenizer.chat_template

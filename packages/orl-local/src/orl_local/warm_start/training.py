@@ -19,7 +19,7 @@ from orl_rollout.training.rows import Row
 from transformers import AutoConfig
 
 from orl_local.engine.local_model import clear_memory, load_model, on_device
-from orl_local.engine.weights import save_policy
+from orl_local.engine.weights import policy_of, save_policy
 from orl_local.learner import Learner
 from orl_local.settings import Settings
 
@@ -48,7 +48,7 @@ def train(start: WarmStart, report: Callable[[int, int], None]) -> dict[str, flo
         model.to(config.dtype or torch.float32)  # what is saved is what is measured
         if start.held_out:
             facts["held_out_loss"] = learner.nll(rows_of(start.held_out))
-        save_policy(model, start.model, start.chat_template, start.output)
+        save_policy(model, policy_of(model), start.model, start.chat_template, start.output)
     del learner, model
     clear_memory()
     return facts
