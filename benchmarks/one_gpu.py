@@ -26,6 +26,7 @@ import torch
 from msgspec import Struct, structs
 from orl_core.config import RunConfig, decode_config
 from orl_core.datum import Datum
+from orl_local.engine.engine_plan import EngineChoice
 from orl_local.engine.in_process_engine import InProcessEngine, loop_thread
 from orl_local.engine.local_model import load_model, on_device
 from orl_local.engine.served_engine import Server, WeightSender
@@ -52,6 +53,7 @@ T = TypeVar("T")
 
 OPENING, OBSERVATION = 600, 300  # ids of the first observation, and of those after an action
 GIB = 2**30
+SHARE = ("--mem-fraction-static", "0.4")
 SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "head_dim")
 SHAPES = {  # of Qwen3-0.6B, and of a model for a CPU
     False: dict(zip(SIZES, (151_936, 1024, 3072, 28, 16, 128), strict=True)),
@@ -160,7 +162,7 @@ def stand_in() -> Generator[str]:
 
 @contextmanager
 def sglang(folder: Path) -> Generator[str]:
-    extra = ("--mem-fraction-static", "0.4", *os.environ.get("SGLANG_OPTIONS", "").split())
+    extra = (*SHARE, *os.environ.get("SGLANG_OPTIONS", "").split())
     launch = Launch(model=str(folder), context_tokens=32_768, memory_saver=False, extra=extra)
     with SglangProcess(launch, folder, os.environ) as process:
         asyncio.run(process.wait())
@@ -183,7 +185,8 @@ def settings_for(folder: Path, rows: int, context: int, gpu: bool) -> tuple[RunC
     config = decode_config(tree, "the benchmark")
     settings = settings_of(config, None)
     shape = shape_of(config_of(str(folder)))
-    return config, fitted(config, settings, shape, gpu_memory()[:1] if gpu else (), 0.4)[0]
+    engine = EngineChoice(engine="sglang", reason="", options=SHARE)
+    return config, fitted(config, settings, shape, gpu_memory()[:1] if gpu else (), 1, engine)[0]
 
 
 def rows_of(conversations: Sequence[Sequence[int]], prompt: int) -> list[Row]:

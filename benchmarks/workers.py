@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
 from orl_core.config import decode_config
+from orl_rollout.results.outcome import Outcome
 from orl_rollout.runtime.runtime import RolloutRequest
 from orl_rollout.runtime.workers import open_player
 from orl_rollout.sglang.client import SglangEngine
@@ -25,7 +26,6 @@ from benchmarks.servers import many_files, served
 from benchmarks.world import CONTEXT, TASK, faults, make_world
 
 TURNS, AT_ONCE, WORKERS = 4, 512, (1, 2, 4)
-LEAST = 2  # servers of each kind
 
 
 async def measure(
@@ -42,12 +42,12 @@ async def measure(
             player = await life.enter_async_context(open_player(config, str(model), folder, 1))
 
             async def play(name: str, count: int) -> list[str]:
-                async def one(number: int) -> list[str]:
-                    asked = RolloutRequest(task=TASK, rollout_id=f"{name}{number}", sampling={"temperature": 1.0})
+                async def one(number: int) -> Outcome:
+                    asked = RolloutRequest(task=TASK, rollout_id=f"{name}{number}", sampling={})
                     async with places:
-                        return faults([await player.play(asked, clients[number % len(clients)])], TURNS)
+                        return await player.play(asked, clients[number % len(clients)])
 
-                return [fault for found in await asyncio.gather(*map(one, range(count))) for fault in found]
+                return faults(await asyncio.gather(*map(one, range(count))), TURNS)
 
             complaints = await play("warm", rollouts // 8)
             began, cpu = time.monotonic(), time.process_time()
@@ -60,15 +60,14 @@ def run(console: Console, *, quick: bool) -> list[str]:
     """Measure and print; what went wrong."""
     many_files()
     world, rollouts = make_world(quick=True, turn=80, action_ids=40), 16 if quick else 3200
-    count, complaints = max(LEAST, (os.cpu_count() or 1) // 4), list[str]()
+    count, complaints = max(2, (os.cpu_count() or 1) // 4), list[str]()
     table = Table("processes", "turns a second", "CPU of the parent")
     with ExitStack() as life, tempfile.TemporaryDirectory() as model:
         world.hf.save_pretrained(model)
-        kinds = [("environment", {"text": world.said, "seconds": 0.0}), ("engine", {"answer": world.action})]
-        environments, engines = (
-            [life.enter_context(served(module, **settings)) for _ in range(count)] for module, settings in kinds
-        )
-        for workers in WORKERS[:2] if quick else WORKERS:
+        shell = {"text": world.said, "seconds": 0.0}
+        environments = [life.enter_context(served("environment", **shell)) for _ in range(count)]
+        engines = [life.enter_context(served("engine", answer=world.action)) for _ in range(count)]
+        for workers in WORKERS:
             rate, share, wrong = asyncio.run(measure(workers, rollouts, environments, engines, Path(model)))
             table.add_row(str(workers), f"{rate:,.0f}", f"{share:.0%}")
             complaints += wrong

@@ -53,7 +53,7 @@ def test_more_or_larger_gpus_take_no_layout_away(tmp_path: Path, name: str, trai
     for (count, size), some in every.items():
         lacking = [bool(one.need.lacking) for one in some]
         assert lacking == sorted(lacking)
-        assert all(one.ranks > 1 for one in some if trainer == {"sharding": "fsdp"})  # else the plan refuses it
+        assert all(one.ranks > 1 for one in some if "sharding" in trainer)  # else the plan refuses it
         for more in ((2 * count, size), *((count, larger) for larger in SIZES if larger > size)):
             assert fitting(some) <= fitting(every.get(more, some))
 

@@ -244,7 +244,7 @@ async def test_batch_that_is_refused_is_applied_in_no_rank(
 @pytest.mark.slow
 async def test_save_that_fails_leaves_no_shard_alone(checkpoint: Path, tmp_path: Path) -> None:
     async with placed(run_of(tmp_path / "run", checkpoint), sharded=True) as ranks, asyncio.timeout(60):
-        with pytest.raises(OrlError, match="Not a directory"):
+        with pytest.raises(OrlError):
             await ranks.call("save", checkpoint / "config.json" / "out", 1)
         await ranks.call("save", tmp_path / "out", 1)
     assert tensors_of(tmp_path / "out")

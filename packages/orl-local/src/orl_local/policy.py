@@ -206,7 +206,7 @@ class Ranks:
             done, left = await asyncio.wait(left, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
             ended = [*filter(None, map(fault_of, done))]
             faults += () if killed else ended
-            if faults and left:
+            if faults:  # also if none is left: after a death no weights of the others count
                 await self._gate.abort()
                 alone = not self._met or any(isinstance(one, RankDied) for one in faults)
                 killed = killed or alone or (self._sharded and not done)
