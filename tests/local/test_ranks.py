@@ -110,7 +110,9 @@ def be_a_shard(
     peers: Any = Met(number, count, meeting, cast("Any", None), sharded=True)
     torch.save([tuple(one) for one in steps_of(checkpoint, rows, cases, peers)], f"{meeting}{number}")
     first = sharded(load_model(str(checkpoint)))
-    reference_of(None, structs.replace(SETTINGS, kl_coef=1.0), first)(batch_of(members_of([rows], SETTINGS)[0], CPU))
+    reference_of(None, structs.replace(SETTINGS, kl_coef=1.0), first)(  # pyright: ignore[reportOptionalCall]
+        batch_of(members_of([rows], SETTINGS)[0], CPU)
+    )
     assert all(isinstance(one, DTensor) for one in first.parameters())
     distributed.destroy_process_group()
 

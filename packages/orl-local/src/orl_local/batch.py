@@ -88,8 +88,8 @@ def part_of(members: Sequence[Member], number: int, count: int) -> list[Member]:
     return [one for one in members if owner[one.rollout] == number]
 
 
-def nothing_of(member: Member) -> Member:
-    """Return a member of one id, which does not train, for the step of `member`."""
+def filler_of(member: Member) -> Member:
+    """Return a filler of one id for the update of `member`. Nothing of it trains."""
     none = torch.empty(0)
     ids = Ids(advantages=none, sampled=none, share=none, rollout=none.long(), rollouts=member.ids.rollouts)
     return structs.replace(member, token_ids=member.token_ids[:1], places=[], ids=ids, alone=True)

@@ -38,7 +38,7 @@ class Layout(Struct, frozen=True, kw_only=True):
 
 
 def layouts(shape: ModelShape, demand: Demand, engine: EngineChoice, gpus: int, total: int) -> list[Layout]:
-    """Return the layouts of so many `gpus` of `total` bytes: those that fit, the best first, then the others.
+    """Return the layouts of `gpus` GPUs of `total` bytes each: those that fit, the best first, then the others.
 
     Whole weights on one rank of a divided layout stand for whole weights on several.
     """

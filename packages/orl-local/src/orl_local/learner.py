@@ -28,11 +28,11 @@ from orl_local.batch import (
     Batch,
     Member,
     batch_of,
+    filler_of,
     give,
     ids_of,
     members_of,
     micro_batches,
-    nothing_of,
     part_of,
     parts_of,
 )
@@ -152,7 +152,7 @@ class Learner:
         self._draw_nothing()
         ids = [sum(len(one.places) for one in members) for members in whole]
         mine = self._peers.number, self._peers.count
-        updates = [part_of(members, *mine) or [nothing_of(members[0])] for members in whole]
+        updates = [part_of(members, *mine) or [filler_of(members[0])] for members in whole]
         apart = self._look_ahead(updates)
         numbers: list[Mapping[str, float]] = []
         for number, members in enumerate(updates):
@@ -177,7 +177,7 @@ class Learner:
         return -float(self._score(members_of([rows], self.settings)[0]).mean())
 
     def _are_split(self, members: Sequence[Member]) -> bool:
-        """Tell whether one of the `members`, or of those of other ranks that score with this one, is not alone."""
+        """Tell whether a rollout of this rank, or of its sharded peers, has several rows."""
         return self._peers.any(not all(one.alone for one in members))
 
     def _look_ahead(self, updates: Sequence[Sequence[Member]]) -> Tensor:
@@ -285,7 +285,7 @@ class Learner:
             while self._peers.any((places := next(own, [])) != []):
                 if not self._applied:  # half a step would train twice when a run continues
                     self._check()
-                chosen = [members[place] for place in places] or [nothing_of(members[0])]
+                chosen = [members[place] for place in places] or [filler_of(members[0])]
                 self._tried = len(chosen), len(chosen) * len(chosen[0].token_ids)
                 yield places, batch_of(chosen, self.model.device)
 

@@ -127,7 +127,7 @@ def need_of(shape: ModelShape, demand: Demand, engine: EngineChoice, total: int,
     engine that plays ahead keeps its share, and the trainer a copy of the weights that it has.
     """
     sizes, share, gives = divided(demand.sizes, shards), engine.memory_share or 0.0, None
-    kept = FROZEN_BYTES * shape.parameters / shards / total
+    kept, tokens = FROZEN_BYTES * shape.parameters / shards / total, demand.tokens[-1]
     rooms = (USED - share - kept,) if demand.ahead else (USED - share, USED)
     for recompute, room, tokens in product(demand.recompute, rooms, demand.tokens):
         sizes = structs.replace(sizes, recompute=recompute, tokens=min(demand.sizes.tokens, tokens))
@@ -164,7 +164,10 @@ def fitted(
     """
     demand = demand_of(config, settings)
     if demand.sharded == (True,) and (ranks == 1 or own_options(config.trainer).optimizer != "adamw"):
-        raise ConfigError("`sharding: fsdp` needs --num-gpus 2 or more that train, and `optimizer: adamw`")
+        raise ConfigError(
+            f"trainer.local.sharding is fsdp, but the GPUs that train are {ranks}, and the optimizer is "
+            f"{settings.optimizer}. Give --num-gpus 2 or more and `optimizer: adamw`, or set it to auto"
+        )
     counts = [ranks if sharded else 1 for sharded in demand.sharded]
     if not gpus:
         return settings, counts[0], True

@@ -17,7 +17,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 
 def sharded(model: Any) -> Any:
-    """Divide the weights of `model`, which is on the CPU, and return it. Each rank takes its part of layer by layer."""
+    """Divide the weights of `model` among the ranks, layer by layer, and return it. It comes on the CPU."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     mesh = init_device_mesh(device, (distributed.get_world_size(),))
     for module in reversed([*model.modules()]):  # inner ones first
@@ -37,12 +37,12 @@ def leads(model: Any) -> bool:
 
 
 def on_cpu(model: Any, tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-    """Return whole `tensors` on the CPU, made one after the other; {} on a rank that only takes part."""
+    """Return whole `tensors` on the CPU, one gathered after the other; {} on a rank that only takes part."""
     return {name: one.cpu() for name, one in ((name, full(one)) for name, one in tensors) if leads(model)}
 
 
 def part_like(value: Any, parameter: Tensor) -> Any:
-    """Return this rank's part of `value`, divided as `parameter` is, if it has the shape of a divided `parameter`."""
+    """Return this rank's part of `value`, divided as `parameter` is; whole if its shape is another."""
     if not isinstance(parameter, DTensor) or value.shape != parameter.shape:
         return value
     return distribute_tensor(value, parameter.device_mesh, parameter.placements)
