@@ -11,6 +11,7 @@ from msgspec import structs
 from orl_local import plan, planning
 from orl_local.engine import engine_plan
 from orl_local.engine.engine_plan import EngineChoice
+from orl_local.engine.sglang_process import OWN_SHARE
 from orl_local.layouts import COUNTS, GB, LEGEND, LORA_RANK, SIZES, Layout, best, layouts
 from orl_local.memory import Demand, adapted, demand_of, divided, held, training
 from orl_local.settings import settings_of
@@ -66,6 +67,14 @@ def test_shards_and_adapters_need_less(tmp_path: Path, name: str):
         needed = [[memory(shape, divided(one.sizes, n)).total for n in (8, 4, 2)] for one in (smaller, of)]
         assert needed == [sorted(row) for row in needed]
         assert all(less < more for less, more in zip(*needed, strict=True))
+
+
+def test_an_engine_of_two_gpus_needs_half_on_each(tmp_path: Path):
+    of = demand(tmp_path, "32B", lora_rank=LORA_RANK)
+    two = structs.replace(ENGINE, options=("--tp-size", "2"))
+    assert [one.engines for one in layouts(*of, two, 3, 48 * GB)] == [2]
+    needs = [next(one.need for one in layouts(*of, each, 4, 48 * GB) if one.engines == 2) for each in (ENGINE, two)]
+    assert needs[1].rollouts < OWN_SHARE * 48 * GB < needs[0].rollouts < 2.1 * needs[1].rollouts
 
 
 @pytest.mark.parametrize(

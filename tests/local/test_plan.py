@@ -147,6 +147,7 @@ def with_gpus(monkeypatch: pytest.MonkeyPatch, gib: int, count: int) -> None:
         ({"num_gpus": 4, "rollout_gpus": 1, "asynchronous": True}, (3,), 3, 0.0, False),
         ({"num_gpus": 2, "engine": URL}, (0,), 2, 0.0, False),
         ({"num_gpus": 2, "sharding": "fsdp"}, (0, 1), 2, SHARE, False),
+        ({"num_gpus": 4, "rollout_gpus": 2, "flags": {"sglang-tp-size": 2}}, (2, 3), 2, 0.0, False),
     ],
 )
 def test_gpus_are_divided(
@@ -175,6 +176,8 @@ def test_gpus_are_divided(
         ({"num_gpus": 2, "rollout_gpus": 1, "sharding": "fsdp"}, "--num-gpus 2 or more"),
         ({"num_gpus": 2, "sharding": "fsdp", "optimizer": "adafactor"}, "`optimizer: adamw`"),
         ({"num_gpus": 2, "rollout_gpus": 1, "engine": URL}, "--rollout-gpus 1"),
+        ({"num_gpus": 4, "rollout_gpus": 3, "flags": {"sglang-tp-size": 2}}, "a multiple of it"),
+        ({"flags": {"sglang-tp": 2}}, "a multiple of it"),
     ],
 )
 def test_division_that_cannot_be_is_refused(
@@ -228,7 +231,7 @@ def test_sglang_starts_as_the_run_says(
     checkpoint: Path, tmp_path: Path, model: Qwen3ForCausalLM, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(running, "started", lambda _run, launch, *_: nullcontext(launch))
-    choice = EngineChoice(engine="sglang", reason="", options=("--stream-interval=1",))
+    choice = EngineChoice(engine="sglang", reason="", options=("--stream-interval=1", "--tp-size=2"), gpus=(2, 3))
     most = model.config.max_position_embeddings
     for context in (100, most + 1):
         run = with_context(make_run(tmp_path / "run", checkpoint, seed=7), context_tokens=context)
@@ -238,7 +241,8 @@ def test_sglang_starts_as_the_run_says(
         with opened as launch:
             words = command_of(launch, 1)
         assert words[words.index("--base-gpu-id") + 1] == "3"
-        assert {"--model-path", "base", "--random-seed", "7", "--stream-interval=1"} <= set(words)
+        assert {"--model-path", "base", "--random-seed", "7", "--stream-interval=1", "--tp-size=2"} <= set(words)
+        assert launch.gpus == 2
         assert words[words.index("--context-length") + 1] == str(min(context, most))
 
 

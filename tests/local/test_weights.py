@@ -77,6 +77,17 @@ async def test_a_bucket_reaches_the_engine_with_its_version():
         assert (server.weights, server.weight_version) == (["AAAA"], "7")
 
 
+async def test_each_gpu_of_an_engine_gets_the_bucket_and_shows_its_part():
+    with served() as (server, control):
+        server.gpus = 2
+        server.checksums = {"a": "1", "b": "x"}, {"a": "2", "b": "x"}
+        with pytest.raises(EngineError, match="update_weights_from_tensor"):
+            await control.update_from_tensors("AAAA", "7")
+        both = SglangControl(server.url, 2)
+        await both.update_from_tensors("AAAA", "7")
+        assert (server.weights, await both.checksums()) == (["AAAA"], {"a": "12", "b": "xx"})
+
+
 async def test_what_the_engine_refuses_is_an_error(tmp_path: Path):
     with served() as (_, control), pytest.raises(EngineError, match="update_weights_from_disk"):
         await control.update_from_disk(str(tmp_path), "1")

@@ -49,7 +49,11 @@ def layouts(shape: ModelShape, demand: Demand, engine: EngineChoice, gpus: int, 
         return Layout(ranks=ranks, engines=gpus - ranks, sharded=sharded, need=need)
 
     places = [(gpus, False), (gpus, True), *((ranks, ranks > 1) for ranks in range(1, gpus))]
-    allowed = [(ranks, sharded) for ranks, sharded in places if sharded in demand.sharded and ranks > sharded]
+    allowed = [
+        (ranks, sharded)
+        for ranks, sharded in places
+        if sharded in demand.sharded and ranks > sharded and not (gpus - ranks or gpus) % engine.each
+    ]
     every = [layout(ranks, sharded=sharded) for ranks, sharded in allowed]
     return sorted(every, key=lambda one: one.need.lacking != "")
 

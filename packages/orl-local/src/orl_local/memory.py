@@ -218,7 +218,7 @@ def phases_of(shape: ModelShape, sizes: Sizes, engine: EngineChoice, whole: int)
     Rows may end early: every run needs one id of one row.
     """
     share = engine.memory_share
-    sizes = structs.replace(sizes, share=share or 0.0)
+    sizes = structs.replace(sizes, share=share or 0.0, engine=engine.each)
     least = structs.replace(sizes, tokens=1, rollouts=1, context=1, turn=1, share=min(sizes.share, 0.01))
     memory = partial(sampling, shape) if share is None else partial(served, shape, whole)
     rollouts = Phase(name="rollouts", memory=memory, sizes=sizes, least=least)

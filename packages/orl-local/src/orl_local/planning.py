@@ -97,7 +97,7 @@ def planned(run: Run) -> Planned:
     releases = gives and not engine.apart
     if own.asynchronous and not too_few(own):
         _check_ahead(engine, releases=releases)
-    if engine.engine == "transformers" or len(engine.gpus) > 1:
+    if engine.engine == "transformers" or len(engine.gpus) > engine.each:
         refuse_workers(config, str(engine))
     schedule = schedule_of(run, trainer, settings.algorithm.advantage, None)
     filled = structs.replace(config, trainer=trainer)
@@ -131,13 +131,18 @@ def _divided(engine: EngineChoice, own: LocalOptions) -> EngineChoice:
     count, apart = own.num_gpus, own.rollout_gpus
     if apart >= count:
         raise ConfigError(f"--num-gpus {count} --rollout-gpus {apart}: at least one GPU has to train")
-    if count == 1 or too_few(own):
+    if count == engine.each == 1 or too_few(own):
         return engine
     if engine.engine == "transformers":
         raise ConfigError(f"--num-gpus {count} needs an SGLang, but {engine}")
     if engine.url and apart:
         raise ConfigError(f"--rollout-gpus {apart}: orl starts no SGLang, because {engine.reason}. Leave it out")
     served = range(count - apart, count) if apart else range(count)
+    if len(served) % engine.each:
+        raise ConfigError(
+            f"--sglang-tp-size {engine.each}: an SGLang takes {engine.each} GPUs, and {len(served)} sample. "
+            "Give --num-gpus or --rollout-gpus a multiple of it"
+        )
     return structs.replace(engine, gpus=(0,) if engine.url else tuple(served), apart=apart > 0)
 
 

@@ -102,7 +102,7 @@ def _train_beside(plan: Planned, course: Drive) -> None:
             ranks = await opening.enter_async_context(Ranks(plan.ranks, sharded=plan.sharded))
             senders = {
                 gpu: ranks if plan.sharded else ranks.children[gpu if gpu < plan.ranks else 0]
-                for gpu in plan.engine.gpus
+                for gpu in plan.engine.gpus[:: plan.engine.each]
             }
             engines = Engines(
                 {opening.enter_context(open_engine(plan, rank, gpu)): rank for gpu, rank in senders.items()}
@@ -116,7 +116,7 @@ def _train_beside(plan: Planned, course: Drive) -> None:
 
 @contextmanager
 def open_engine(plan: Planned, rank: Worker, gpu: int) -> Generator[ServedEngine]:
-    """Start an SGLang on `gpu`, if it is not at an address, and yield its engine, which is to be entered.
+    """Start an SGLang from `gpu` on, if it is not at an address, and yield its engine, which is to be entered.
 
     The memory of the GPU that SGLang takes is a share of what is free when it starts, so the rank loads the model on
     the CPU before. SGLang does not start with a longer context than the model was made for.
@@ -131,12 +131,14 @@ def open_engine(plan: Planned, rank: Worker, gpu: int) -> Generator[ServedEngine
             server = Server(url=plan.engine.url, context_tokens=context, folder=Path(folder), timeouts=patience)
             yield ServedEngine(rank, server)
             return
-        rollouts = -(-(trainer.rollout_batch_size or 1) * plan.schedule.group_size // len(plan.engine.gpus))
+        engines = len(plan.engine.gpus) // plan.engine.each
+        rollouts = -(-(trainer.rollout_batch_size or 1) * plan.schedule.group_size // engines)
         launch = Launch(
             model=plan.base,
             context_tokens=context,
             seed=trainer.seed,
             gpu=gpu,
+            gpus=plan.engine.each,
             share=plan.engine.share,
             memory_saver=plan.releases and find_spec("torch_memory_saver") is not None,
             extra=(*graph_options(rollouts, options), *options),

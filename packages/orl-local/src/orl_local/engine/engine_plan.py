@@ -19,12 +19,12 @@ from orl_local.engine.sglang_process import MEMORY_SHARE, OWN_SHARE, SHARE, sour
 from orl_local.settings import TINY
 
 PREFIX = "--sglang-"
-# Options that orl sets. Each SGLang runs on one GPU.
+# Options that orl sets. Each SGLang runs on one GPU, or divides each tensor over several.
 _OWNED = (
     "model model-path host port context-length dtype random-seed weight-version skip-tokenizer-init "
-    "enable-memory-saver base-gpu-id gpu-id-step tp tp-size tensor-parallel-size pp pp-size pipeline-parallel-size "
-    "dp dp-size data-parallel-size"
+    "enable-memory-saver base-gpu-id gpu-id-step pp pp-size pipeline-parallel-size dp dp-size data-parallel-size"
 )
+TENSOR_PARALLEL = "--(?:tp|tp-size|tensor-parallel-size)"
 OWNED = frozenset(_OWNED.split())
 LARGE_GPU, OWN_GRAPHS = 60 << 30, 256  # bytes from which SGLang captures decode graphs for up to so many requests
 
@@ -32,8 +32,8 @@ LARGE_GPU, OWN_GRAPHS = 60 << 30, 256  # bytes from which SGLang captures decode
 class EngineChoice(Struct, frozen=True, kw_only=True):
     """The engine: "sglang", "transformers" or the address of an SGLang that the user serves, and why it is that one.
 
-    `options` are words of the command of an SGLang that orl starts, `gpus` those on which one runs each. `apart`: none
-    of these trains.
+    `options` are words of the command of an SGLang that orl starts. Each SGLang takes `each` of the `gpus`. `apart`:
+    none of these trains.
     """
 
     engine: str
@@ -54,8 +54,17 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
     @property
     def share(self) -> float:
         """The share of its GPU that an SGLang takes."""
-        shares = re.findall(rf"{MEMORY_SHARE}[= ](\d*\.?\d+)", " ".join(self.options))
-        return float(shares[-1]) if shares else OWN_SHARE if self.apart else SHARE
+        return float(self._option(MEMORY_SHARE) or (OWN_SHARE if self.apart else SHARE))
+
+    @property
+    def each(self) -> int:
+        """The number of GPUs of an SGLang, which divides each tensor over them."""
+        return max(1, int(float(self._option(TENSOR_PARALLEL) or 1)))
+
+    def _option(self, name: str) -> str:
+        """Return the number of the last option `name`, a pattern; "" if there is none."""
+        numbers = re.findall(rf"{name}[= ](\d*\.?\d+)", " ".join(self.options))
+        return numbers[-1] if numbers else ""
 
     @property
     def memory_share(self) -> float | None:

@@ -52,8 +52,8 @@ class Worker(Protocol):
 class Server(Struct, frozen=True, kw_only=True):
     """An SGLang: its address and its context in token ids. `folder` is for checkpoints that it loads.
 
-    It `releases` memory while the trainer works. One that orl started (`own`) takes handles of weights on its GPU, and
-    holds them as they are sent (`exact` in WeightCheck).
+    It `releases` memory while the trainer works. One that orl started (`own`) takes handles of weights on its `gpus`
+    GPUs, and holds them as they are sent (`exact` in WeightCheck).
     """
 
     url: str
@@ -61,6 +61,7 @@ class Server(Struct, frozen=True, kw_only=True):
     folder: Path
     releases: bool = False
     own: bool = False
+    gpus: int = 1
     timeouts: Timeouts = Timeouts()
 
 
@@ -120,7 +121,7 @@ class ServedEngine:
 
     def __init__(self, rank: Worker, server: Server, process: SglangProcess | None = None) -> None:
         self._rank, self._server, self._process = rank, server, process
-        self._control = SglangControl(server.url)
+        self._control = SglangControl(server.url, server.gpus)
         self._sender = WeightSender(rank, self._control, server)
         self._check = WeightCheck(exact=server.own)
         self._client = SglangEngine(server.url, context_tokens=server.context_tokens, timeouts=server.timeouts)
@@ -310,6 +311,7 @@ def started(run: Run, launch: Launch, folder: Path, rank: Worker) -> Generator[S
             folder=folder,
             releases=launch.memory_saver,
             own=True,
+            gpus=launch.gpus,
             timeouts=timeouts,
         )
         yield ServedEngine(rank, server, process)

@@ -40,13 +40,13 @@ class _Answer(Struct):
 
 
 class SglangControl:
-    """Ask one server. Inside `async with` one client stays open.
+    """Ask one server, on `gpus` GPUs. Inside `async with` one client stays open.
 
     Every method but `healthy` raises EngineError if the server refuses or does not answer.
     """
 
-    def __init__(self, url: str) -> None:
-        self.url = url.rstrip("/")
+    def __init__(self, url: str, gpus: int = 1) -> None:
+        self.url, self._gpus = url.rstrip("/"), gpus
         self._http: HttpClient | None = None
 
     async def __aenter__(self) -> Self:
@@ -72,8 +72,12 @@ class SglangControl:
         )
 
     async def update_from_tensors(self, bucket: str, version: str) -> None:
-        """Load one flattened bucket, serialized as base64; one GPU takes part."""
-        body = {"serialized_named_tensors": [bucket], "load_format": "flattened_bucket", "flush_cache": False}
+        """Load one flattened bucket, serialized as base64, of which each GPU keeps its part."""
+        body = {
+            "serialized_named_tensors": [bucket] * self._gpus,
+            "load_format": "flattened_bucket",
+            "flush_cache": False,
+        }
         await self._post("/update_weights_from_tensor", {**body, "weight_version": version})
 
     async def flush_cache(self) -> None:
@@ -107,14 +111,15 @@ class SglangControl:
         await self.flush_cache()
 
     async def checksums(self) -> dict[str, str]:
-        """Return a checksum of each tensor that the first rank of the server computes with, by its own names.
+        """Return checksums of each tensor that the server computes with, by its own names, of all its GPUs as one text.
 
         Empty if the server has no such request. The first one takes a real server 13 s: a kernel compiles.
         """
-        try:
-            return (await self._post("/weights_checker", {"action": "checksum"})).ranks[0].checksums
-        except (EngineRefused, IndexError):
-            return {}
+        joined: dict[str, str] = {}
+        with suppress(EngineRefused):
+            for rank in (await self._post("/weights_checker", {"action": "checksum"})).ranks:
+                joined |= {name: joined.get(name, "") + one for name, one in rank.checksums.items()}
+        return joined
 
     async def _post(self, path: str, body: dict[str, Any]) -> _Answer:
         text = await self._ask("POST", path, body, CONTROL_SECONDS)

@@ -50,9 +50,9 @@ CLASHING = frozenset({"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "SGLANG_M
 
 
 class Launch(Struct, frozen=True, kw_only=True):
-    """The server to start, on `gpu`, of which it takes `share`. `memory_saver` lets it give memory back meanwhile.
+    """The server to start, on `gpus` GPUs from `gpu` on, with a `share` of each.
 
-    `extra` are words of its command, which come last.
+    `memory_saver` lets it give memory back meanwhile. `extra` are words of its command, which come last.
     """
 
     model: str
@@ -61,6 +61,7 @@ class Launch(Struct, frozen=True, kw_only=True):
     weight_version: str = "0"
     memory_saver: bool = True
     gpu: int = 0
+    gpus: int = 1
     share: float = SHARE
     extra: tuple[str, ...] = ()
     program: tuple[str, ...] = PROGRAM

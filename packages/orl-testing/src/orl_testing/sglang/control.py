@@ -86,10 +86,11 @@ class _Control:
     async def update_from_tensor(self, http: web.Request) -> web.Response:
         """Takes flattened buckets alone, one for each rank; they are kept and not looked at."""
         body = await _body(http)
-        if body.get("load_format") != "flattened_bucket" or len(body["serialized_named_tensors"]) != 1:
-            return web.json_response({"success": False, "message": "not one flattened bucket"}, status=400)
+        each = body["serialized_named_tensors"]
+        if body.get("load_format") != "flattened_bucket" or len(each) != self._server.gpus:
+            return web.json_response({"success": False, "message": "not a flattened bucket for each GPU"}, status=400)
         await self._server.update_idle(str(body.get("weight_version") or self._server.weight_version))
-        self._server.weights.append(body["serialized_named_tensors"][0])
+        self._server.weights.append(each[0])
         return web.json_response({"success": True, "message": "Success"})
 
     async def check_weights(self, http: web.Request) -> web.Response:

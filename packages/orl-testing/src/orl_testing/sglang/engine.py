@@ -32,6 +32,7 @@ class ServedModel:
         self.weight_version = "default"
         self.weights: list[str] = []  # folders and buckets that weights were loaded from, in order
         self.checksums: tuple[dict[str, str], ...] = ()  # of each rank; it may be set
+        self.gpus = 1  # it may be set
         self.released: set[str] = set()  # tags of memory that was given back; requests fail until it is taken again
         self.gpu_busy = False  # kernels of answered requests may still read weights and KV cache
         self.score: Score = logprobs_of  # of ids after a prompt; it may be set
