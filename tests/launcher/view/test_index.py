@@ -137,7 +137,7 @@ def test_filters_choose_what_they_say(
     assert rewards == sorted((entry.reward for entry in sound), reverse=True)
 
 
-def test_group_and_attempts_are_of_one_task(index: Index, folder: Path) -> None:
+def test_a_group_is_of_one_task_and_step(index: Index, folder: Path) -> None:
     steps = (1, 1, 2, 3)
     with (folder / "journal-1.jsonl.zst").open("wb") as file:
         for number, step in enumerate(steps):
@@ -146,7 +146,6 @@ def test_group_and_attempts_are_of_one_task(index: Index, folder: Path) -> None:
     grown(index)
     row = index.rows[1]
     assert [one.number for one in index.group(row)] == [1, 2]
-    assert [one.number for one in index.attempts(row)] == [1, 2, 3, 4]
 
 
 def test_pages_are_bounded(index: Index, folder: Path) -> None:

@@ -84,7 +84,7 @@ async def test_every_kind_of_run_has_its_pages(runs: Path) -> None:
         assert set(re.findall(r'/run/(\w+)"', listed)) == {"local", "slime", "rollouts", "agent"}
         assert '<td>50\u00a0%<div class="meta">played</div></td>' in listed  # rollouts alone
         for name in ("local", "slime", "rollouts", "agent"):
-            for path in ("", "/episodes", "/episode/1", "/group/1", "/task/1"):
+            for path in ("", "/episodes", "/episode/1", "/group/1"):
                 answer = await client.get(f"/{TOKEN}/run/{name}{path}")
                 assert answer.status == 200, (name, path)
                 outline_of(await answer.text())
@@ -162,7 +162,7 @@ async def test_hostile_text_is_text(tmp_path: Path) -> None:
     make_hostile(tmp_path / "runs" / "bad")
     page = ""
     async with viewed(tmp_path / "runs") as client:
-        for path in ("", "run/bad", *(f"run/bad/{page}" for page in ("episodes", "episode/7", "group/7", "task/7"))):
+        for path in ("", "run/bad", *(f"run/bad/{page}" for page in ("episodes", "episode/7", "group/7"))):
             answer = await client.get(f"/{TOKEN}/{path}")
             page = await answer.text()
             assert answer.status == 200, path

@@ -5,8 +5,6 @@ It knows no renderer. Text from environments and models is hostile: all of it pa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 import msgspec
 from msgspec import Struct
 from orl_core.datum import loss_mask_of
@@ -16,7 +14,7 @@ from orl_core.trajectory import ROOT, Trajectory, Turn
 from orl_rollout.episodes.journal import Entry
 
 from orl_launcher.reports import row_of
-from orl_launcher.view.pieces import Decoder, Piece, Role, pieces_of
+from orl_launcher.view.pieces import Decoder, Piece, pieces_of
 from orl_launcher.view.wording import duration, number
 
 
@@ -55,17 +53,13 @@ class EpisodeRows(Struct, frozen=True, kw_only=True):
     turns: tuple[TurnRows, ...]
 
 
-def episode_rows(title: str, entry: Entry, decoder: Decoder | None, advantages: Sequence[float] = ()) -> EpisodeRows:
-    """Make the rows of an episode, with the advantages of its actions as far as they are known.
-
-    Without a `decoder` they have the parsed text instead of pieces.
-    """
+def episode_rows(title: str, entry: Entry, decoder: Decoder | None) -> EpisodeRows:
+    """Make the rows of an episode. Without a `decoder` they have the parsed text instead of pieces."""
     trajectory, row = entry.trajectory, row_of(0, entry)
     shown = sum(len(turn.observation) for turn in trajectory.turns)
     sampled = sum(len(turn.action_ids) for turn in trajectory.turns)
     reward = "" if row.reward is None else f"reward {number(row.reward)}, "
-    gains = map(number, advantages)
-    turns = tuple(_turn(index, trajectory, decoder, gains) for index in range(len(trajectory.turns)))
+    turns = tuple(_turn(index, trajectory, decoder) for index in range(len(trajectory.turns)))
     branches = len(trajectory.parents) - len({*trajectory.parents})
     counted = f", {branches} {'branch' if branches == 1 else 'branches'}" if branches else ""
     opening = tuple((message.role, visible(text_of(message.content))) for message in trajectory.messages)
@@ -82,17 +76,16 @@ def episode_rows(title: str, entry: Entry, decoder: Decoder | None, advantages: 
     )
 
 
-def _turn(index: int, trajectory: Trajectory, decoder: Decoder | None, gains: Iterator[str]) -> TurnRows:
+def _turn(index: int, trajectory: Trajectory, decoder: Decoder | None) -> TurnRows:
     turn = trajectory.turns[index]
-    gain = next(gains, "") if turn.action_ids else ""
     trains = trajectory.trainable and not trajectory.job.evaluation
     seconds = duration(sum(generation.seconds for generation in turn.generations))
     title = f"turn {index + 1}: {len(turn.observation)} ids shown, {len(turn.action_ids)} sampled in {seconds}"
     acts = (*map(_call, turn.action.calls), *map(_result, turn.results))
-    title += _reward(turn.reward) + (gain and f", advantage {gain}") + _branch(turn)
+    title += _reward(turn.reward) + _branch(turn)
     if decoder and turn.action_ids:
         mask = loss_mask_of(turn, trajectory.job.limits.train_on) if trains else [0] * len(turn.action_ids)
-        return TurnRows(title, acts, tuple(pieces_of(turn, decoder, mask, Role.IDLE if gain == "0" else Role.TRAINED)))
+        return TurnRows(title, acts, tuple(pieces_of(turn, decoder, mask)))
     return TurnRows(title, acts, reasoning=visible(turn.action.reasoning), text=visible(turn.action.text))
 
 

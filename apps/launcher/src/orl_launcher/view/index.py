@@ -21,7 +21,7 @@ from orl_rollout.episodes.journal import Entry, decode_entry, journal_files
 from orl_launcher.reports import EpisodeRow, row_of
 
 PAGE = 50  # episodes
-GROUP = 32  # episodes of a group, or attempts at a task, that are shown
+GROUP = 32  # episodes of a group that are shown
 SECONDS = 1.0  # that a page waits for what its journal has gained
 
 
@@ -124,17 +124,10 @@ class Index:
             endings=sorted({row.stop_reason for row in rows}),
         )
 
-    def group(self, row: IndexRow, most: int = GROUP) -> list[IndexRow]:
-        """Return the rollouts of the same task in the same step, the first `most`."""
-        return [one for one in self._attempts(row) if one.step == row.step][:most]
-
-    def attempts(self, row: IndexRow) -> list[IndexRow]:
-        """Return the rollouts of the same task in all steps: the first and the last half of GROUP."""
-        ordered = sorted(self._attempts(row), key=lambda one: (-1 if one.step is None else one.step, one.number))
-        return ordered[: GROUP // 2] + ordered[GROUP // 2 :][-GROUP // 2 :]
-
-    def _attempts(self, row: IndexRow) -> list[IndexRow]:
-        return [one for one in self.rows if (one.task, one.evaluation) == (row.task, row.evaluation)]
+    def group(self, row: IndexRow) -> list[IndexRow]:
+        """Return the rollouts of the same task in the same step, the first GROUP."""
+        same = (row.task, row.evaluation, row.step)
+        return [one for one in self.rows if (one.task, one.evaluation, one.step) == same][:GROUP]
 
     def _sizes(self) -> dict[tuple[Path, int], int]:
         facts = {file: file.stat() for file in journal_files(self.journal)}

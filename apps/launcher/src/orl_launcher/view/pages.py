@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote, urlencode
 
 from msgspec import Struct
-from orl_core import ConfigError, OrlError, decode_config
-from orl_core.estimators import estimator_named
-from orl_rollout.episodes.journal import Entry
+from orl_core import OrlError
 from orl_rollout.run_folder.record import Record, has_journal
-from orl_rollout.training.rows import advantages_of as advantages_of_rows
-from orl_rollout.training.rows import members_of
 
-from orl_launcher.trainers import find_trainer, installed
 from orl_launcher.view.catalog import Catalog, last_change, state_of
 from orl_launcher.view.episode import EpisodeRows, episode_rows
 from orl_launcher.view.html import page
@@ -24,7 +18,6 @@ from orl_launcher.view.pieces import Decoder, load_decoder
 from orl_launcher.view.report import values_of
 
 WHOLE = 8  # episodes of a group that are shown whole
-LARGEST = 64  # rollouts of a group that a page reads
 
 
 class NotFoundError(OrlError):
@@ -46,7 +39,7 @@ class Address(Struct, frozen=True):
         return f"{self.run(name)}/episodes?{urlencode({**query, 'page': page})}"
 
     def episode(self, name: str, number: int, view: str = "episode") -> str:
-        """Return the page of an episode, of its group, or of its task over training."""
+        """Return the page of an episode, or of its group."""
         return f"{self.run(name)}/{view}/{number}"
 
 
@@ -85,16 +78,15 @@ class Pages:
         return self._page("episode_list", f"Episodes of {name}", run=name, record=record, **values)
 
     def one(self, view: str, name: str, number: int) -> str:
-        """Return the page of an episode, of its group, or of its task."""
+        """Return the page of an episode, or of its group."""
         record = self._record(name)
         index = self._index(record)
         if not 0 < number <= len(index.rows):
             raise NotFoundError(f"there is no episode {number}")
         row = index.rows[number - 1]
-        rows = index.attempts(row) if view == "task" else index.group(row)
-        shown = {"episode": [row], "group": rows[:WHOLE], "task": [*rows[:1], *rows[1:][-1:]]}[view]
-        known = self._advantages(record, index, shown)
-        title = {"episode": f"Episode {number}", "group": "Group", "task": "A task"}[view]
+        rows = index.group(row)
+        shown = rows[:WHOLE] if view == "group" else [row]
+        title = "Group" if view == "group" else f"Episode {number}"
         return self._page(
             view,
             f"{title} of {name}",
@@ -103,8 +95,7 @@ class Pages:
             number=number,
             last=len(index.rows),
             rows=rows,
-            episodes=[self._whole(record, index, one, known.get(one.number, ())) for one in shown],
-            advantages=known,
+            episodes=[self._whole(record, index, one) for one in shown],
         )
 
     def problem(self, text: str) -> str:
@@ -128,43 +119,10 @@ class Pages:
         index.refresh()
         return index
 
-    def _advantages(self, record: Record, index: Index, rows: Sequence[IndexRow]) -> dict[int, Sequence[float]]:
-        """Return the advantages in the groups of `rows`, by number, as far as they are known."""
-        known: dict[int, Sequence[float]] = {}
-        for row in rows:
-            if row.step is not None and not row.evaluation and row.number not in known:
-                group = index.group(row, LARGEST + 1)
-                gains = advantages_of(record.config, len(group), map(index.entry, group))
-                known |= zip((one.number for one in group), gains or [list[float]()] * len(group), strict=True)
-        return known
-
-    def _whole(self, record: Record, index: Index, row: IndexRow, advantages: Sequence[float]) -> EpisodeRows:
+    def _whole(self, record: Record, index: Index, row: IndexRow) -> EpisodeRows:
         folder = record.folder if record.folder.is_dir() else record.folder.parent
         if self._decoders.get(folder) is None:
             self._decoders[folder] = load_decoder(record.journal, folder)
         step = "" if row.step is None else f", step {row.step}"
         title = f"Episode {row.number}{step}{', held out' if row.evaluation else ''}"
-        return episode_rows(title, index.entry(row), self._decoders[folder], advantages)
-
-
-def advantages_of(config: dict[str, Any], size: int, group: Iterable[Entry]) -> list[list[float]]:
-    """Return the advantages of the actions of each rollout of `group`, all `size` of one task in one step.
-
-    They are made again from the journal, as trainers make them. There are none, and `group` is not read, if more than
-    rewards makes them, if the group is not whole, or if it is too large for a page. Flags after `--` are not known.
-    """
-    try:
-        run = decode_config(config, "config.json")
-        estimator = estimator_named(run.trainer.advantage_estimator or "grpo")
-    except ConfigError:
-        return []
-    flags = str(run.trainer.flags)
-    changed = estimator.whiten or run.group_reward.mode != "off" or "rewards" in flags or "grpo-std" in flags
-    backend = str(run.trainer.backend)
-    trainer = run.trainer.with_defaults(find_trainer(backend).defaults) if backend in installed() else run.trainer
-    if changed or trainer.n_samples != size or size > LARGEST:
-        return []
-    outcomes = [entry.outcome for entry in group]
-    members = members_of(outcomes, size)
-    gained = iter(advantages_of_rows(members, center=True, scale=estimator.scale, turns=run.turn_advantages))
-    return [[gain for _ in outcome.datums for _, gain in next(gained)] for outcome in outcomes]
+        return episode_rows(title, index.entry(row), self._decoders[folder])

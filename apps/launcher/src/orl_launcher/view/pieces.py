@@ -22,11 +22,10 @@ SPELLING = 8  # ids that one character may take before it is shown unchanged
 
 
 class Role(StrEnum):
-    """The role of an id: shown to the model, sampled and trained, trained with the advantage 0, or not trained."""
+    """The role of an id: shown to the model, sampled and trained, or not trained."""
 
     SHOWN = "shown"
     TRAINED = "trained"
-    IDLE = "idle"
     UNTRAINED = "untrained"
 
 
@@ -72,10 +71,10 @@ def load_decoder(*folders: Path) -> Decoder | None:
         return Tokenizer.from_file(str(path))
 
 
-def pieces_of(turn: Turn, decoder: Decoder, mask: Sequence[int], trained: Role = Role.TRAINED) -> list[Piece]:
+def pieces_of(turn: Turn, decoder: Decoder, mask: Sequence[int]) -> list[Piece]:
     """Return the pieces of one turn in order: first those shown to the model, then those it sampled.
 
-    `mask` is the loss mask of the sampled ids. A piece has the role `trained` if one of its ids trains.
+    `mask` is the loss mask of the sampled ids. A piece is trained if one of its ids trains.
     """
     thoughts = [(span.start, span.end) for span in turn.spans or () if span.part == "reasoning"]
     logprobs = [logprob for generation in turn.generations for logprob in generation.logprobs]
@@ -86,7 +85,7 @@ def pieces_of(turn: Turn, decoder: Decoder, mask: Sequence[int], trained: Role =
                 text=text,
                 ids=ids,
                 logprobs=tuple(logprobs[start : start + len(ids)]),
-                role=trained if any(mask[start : start + len(ids)]) else Role.UNTRAINED,
+                role=Role.TRAINED if any(mask[start : start + len(ids)]) else Role.UNTRAINED,
                 reasoning=any(first <= start < end for first, end in thoughts),
             )
             for text, ids, start in _spell(turn.action_ids, decoder)

@@ -29,7 +29,7 @@ HEADERS = {
 }
 ASSETS = {"style.css": "text/css", "view.css": "text/css", "live.js": "text/javascript"}
 HOSTS = ("127.0.0.1", "localhost", "[::1]")
-PATHS = ("", "run/{run}", "run/{run}/{view:episodes}", "run/{run}/{view:episode|group|task}/{number:[0-9]{1,12}}")
+PATHS = ("", "run/{run}", "run/{run}/{view:episodes}", "run/{run}/{view:episode|group}/{number:[0-9]{1,12}}")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 

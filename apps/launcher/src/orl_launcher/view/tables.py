@@ -35,7 +35,7 @@ from orl_launcher.view.wording import (
 )
 
 BARS = "▁▂▃▄▅▆▇█"
-STYLES = {Role.SHOWN: "dim", Role.TRAINED: "green", Role.IDLE: "dim green", Role.UNTRAINED: "yellow"}
+STYLES = {Role.SHOWN: "dim", Role.TRAINED: "green", Role.UNTRAINED: "yellow"}
 VERDICTS = {"won": "green", "lost": "red", "error": "bold red"}
 KINDS: tuple[tuple[Kind, str, str], ...] = (("train", "training", ""), ("eval", "held-out", "cyan"))
 ROWS = {
