@@ -170,7 +170,7 @@ _frameworks *arguments:
 # core, rollout and gateway with the oldest versions that they accept, in .venv-lowest; arguments go to pytest
 _lowest *arguments:
     uv venv --quiet --clear .venv-lowest
-    uv pip install --quiet --python .venv-lowest --resolution lowest-direct -e packages/orl-core -e "packages/orl-rollout[mistral]" -e packages/orl-gateway -e packages/orl-testing
+    uv pip install --quiet --python .venv-lowest --resolution lowest-direct -e packages/orl-core -e packages/orl-rollout -e packages/orl-gateway -e packages/orl-testing
     uv pip freeze --quiet --python .venv-lowest --exclude-editable > .venv-lowest/lowest.txt
     uv pip install --quiet --python .venv-lowest --constraint .venv-lowest/lowest.txt pytest pytest-asyncio pytest-xdist hypothesis anthropic mcp openai sglang-router tiktoken
     HYPOTHESIS_PROFILE="${HYPOTHESIS_PROFILE:-quick}" .venv-lowest/bin/python -m pytest {{parallel}} -m "not slow and not published and not slime and not miles and not servers and not agents and not browser" tests/core tests/rollout tests/gateway {{beyond}} "$@"

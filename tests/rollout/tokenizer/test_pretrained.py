@@ -5,7 +5,6 @@ The vocabularies are small and made from a seed, in the published files' formats
 
 from __future__ import annotations
 
-import base64
 import json
 import socket
 from functools import cache
@@ -16,16 +15,14 @@ import pytest
 import tiktoken
 from hypothesis import given
 from hypothesis import strategies as st
-from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 from orl_core.errors import RenderError
 from orl_core.render import Renderer
 from orl_core.render.certify import BENIGN
-from orl_rollout.tokenizer.pretrained import check_hub, load_pretrained, read_tekken, read_tiktoken
+from orl_rollout.tokenizer.pretrained import check_hub, load_pretrained, read_tiktoken
 from orl_rollout.tokenizer.tokenizer import HFTokenizer, load_tokenizer
 from tokenizers import Tokenizer, pre_tokenizers
 
 from tests.kit.checkpoints import PATTERNS, kimi, named, ranks
-from tests.kit.families import LLAMA_SPLIT, MISTRAL
 from tests.kit.tokenizers import build, template
 
 TEXTS = st.text() | st.text(alphabet="aA e'stl09 \t\n\r=-漢字éſ\u3000") | st.sampled_from(BENIGN)
@@ -102,62 +99,8 @@ def test_a_kimi_checkpoint_is_certified_and_runs_no_code(tmp_path: Path, monkeyp
     assert again.encode_joint(shown) == tok.encode_joint(shown)
 
 
-TEKKEN_SPECIAL = (*MISTRAL.special, "[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[IMG_BREAK]", "[IMG_END]")
-
-
-def tekken(folder: Path) -> Path:
-    """A `tekken.json` with its list of special tokens."""
-    vocabulary = [
-        {"rank": rank, "token_bytes": base64.b64encode(token).decode(), "token_str": None}
-        for token, rank in ranks().items()
-    ]
-    number = 30
-    tree: dict[str, Any] = {
-        "config": {
-            "pattern": LLAMA_SPLIT,
-            "num_vocab_tokens": len(vocabulary),
-            "default_vocab_size": len(vocabulary) + number - 8,  # the last eight are published and not used
-            "default_num_special_tokens": number,
-            "version": "v13",
-        },
-        "vocab": vocabulary,
-        "special_tokens": [
-            {"rank": rank, "token_str": text, "is_control": True} for rank, text in enumerate(TEKKEN_SPECIAL)
-        ],
-    }
-    (folder / "tekken.json").write_text(json.dumps(tree))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def tekkens(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
-    file = tekken(tmp_path_factory.mktemp("tekken")) / "tekken.json"
-    return read_tekken(file), Tekkenizer.from_file(file)
-
-
-@given(text=TEXTS)
-def test_a_tekken_file_encodes_as_mistrals_library_does(tekkens: tuple[Any, Any], text: str) -> None:
-    ours, theirs = tekkens
-    assert ours.encode(text, add_special_tokens=False).ids == theirs.encode(text, bos=False, eos=False)
-    assert ours.get_vocab_size() == theirs.n_words
-
-
-def test_a_tekken_files_special_tokens_have_their_ids(tekkens: tuple[Any, Any]) -> None:
-    ours, theirs = tekkens
-    for token_id in range(30):
-        assert ours.id_to_token(token_id) == theirs.id_to_piece(token_id)
-
-
-def test_tekken_alone_gets_mistrals_own_template(tmp_path: Path) -> None:
-    tok = load_tokenizer(tekken(tmp_path))
-    assert tok.stop_ids == (2,)
-    said = tok.apply_chat_template([{"role": "user", "content": "Hi."}], tools=None, add_generation_prompt=True)
-    assert said == "<s>[INST]Hi.[/INST]"
-    assert Renderer(tok).tool_format == "mistral"
-
-
 def test_tokenizer_json_wins_over_other_files(tmp_path: Path) -> None:
-    build(template("qwen3")).save_pretrained(tekken(tmp_path))
+    build(template("qwen3")).save_pretrained(kimi(tmp_path))
     (tmp_path / "config.json").write_text('{"model_type": "mistral"}')
     assert load_pretrained(tmp_path).is_fast
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())

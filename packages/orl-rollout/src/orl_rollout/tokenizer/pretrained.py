@@ -1,10 +1,10 @@
 """The tokenizer that a checkpoint publishes, loaded from its files as data.
 
 No code of a checkpoint runs, and nothing is asked on a terminal. A `tokenizer.json` is loaded unchanged. A checkpoint
-that publishes only tiktoken's or Mistral's file is converted in memory: such a file lists the tokens, as bytes, in the
-order in which pairs merge. A fast tokenizer needs the pairs: all splits of a token into two others, in the order of the
-tokens' ranks. tiktoken's algorithm uses only one of the splits, so the others change nothing. The module must not know
-chat templates, only find them.
+that publishes only tiktoken's file is converted in memory: the file lists the tokens, as bytes, in the order in which
+pairs merge. A fast tokenizer needs the pairs: all splits of a token into two others, in the order of the tokens' ranks.
+tiktoken's algorithm uses only one of the splits, so the others change nothing. The module must not know chat templates,
+only find them.
 """
 
 from __future__ import annotations
@@ -35,11 +35,8 @@ if TYPE_CHECKING:
 logger = logger_of("orl")
 
 HUB_SECONDS = 12.0  # in which the hub is reached: a dead name server costs 5 s, each of its addresses a tenth
-READ = "tokenizer.json, tiktoken.model and tekken.json"
 _NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
 _PATTERN = "pat_str"  # the attribute of a tiktoken tokenizer's class that cuts text before pairs merge
-_FILLER = "<SPECIAL_{id}>"  # how Mistral's own library names ids that no special token has taken
-_TEKKEN_NAMES = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
 
 
 def load_pretrained(path_or_name: str | Path) -> PreTrainedTokenizerFast:
@@ -60,10 +57,11 @@ def load_pretrained(path_or_name: str | Path) -> PreTrainedTokenizerFast:
             backend = read_tiktoken(ranks, code, config.get("added_tokens_decoder", {}))
             names = {key: _text(config[key]) for key in _NAMES if config.get(key)}
             return _fast(name, backend, names, template, sorted_tools=_sorts_tools(name, code))
-        if ranks := _file(name, "tekken.json"):
-            return _fast(name, read_tekken(ranks), _TEKKEN_NAMES, template or _written_template(ranks))
         try:
-            with boundary(RenderError, f"loading the tokenizer of `{name}`, whose folder lacks each file of {READ}"):
+            with boundary(
+                RenderError,
+                f"loading the tokenizer of `{name}`, which lacks tokenizer.json and tiktoken.model",
+            ):
                 return _load("AutoTokenizer", name)
         except RenderError:
             check_hub(name, "tokenizer.json")
@@ -181,15 +179,6 @@ def _fast(
     return tokenizer
 
 
-def _written_template(ranks: Path) -> str | None:
-    """Return the template that Mistral's library writes for a `tekken.json`; None if it is not installed."""
-    try:
-        from mistral_common.integrations.chat_templates import chat_templates
-    except ImportError:
-        return None
-    return chat_templates.convert_tokenizer_to_chat_template(ranks)
-
-
 def _chat_template(name: str) -> str | None:
     """Return the template in a file of its own."""
     if file := _file(name, "chat_template.jinja"):
@@ -215,21 +204,7 @@ def read_tiktoken(file: Path, code: Path | None, added: Mapping[str, Any]) -> To
         for token_id in range(len(ranks), max(named, default=len(ranks) - 1) + 1):
             token = named.get(token_id, {"content": f"<|reserved_token_{token_id}|>", "special": True})
             tokens.append((token["content"], bool(token.get("special"))))
-        return _tokenizer(ranks, 0, pattern, tokens)
-
-
-def read_tekken(file: Path) -> Tokenizer:
-    """Return the tokenizer of a `tekken.json` that lists its special tokens. They come first, then the ranks."""
-    with boundary(RenderError, f"reading {file}"):
-        tree: dict[str, Any] = json.loads(file.read_bytes())
-        config = tree["config"]
-        named = [entry["token_str"] for entry in sorted(tree["special_tokens"], key=lambda entry: entry["rank"])]
-        number: int = config.get("default_num_special_tokens") or len(named)
-        fillers = [_FILLER.format(id=token_id) for token_id in range(len(named), number)]
-        size: int = config.get("default_vocab_size") or len(tree["vocab"]) + number
-        listed = tree["vocab"][: size - number]
-        ranks = {base64.b64decode(entry["token_bytes"], validate=True): entry["rank"] for entry in listed}
-        return _tokenizer(ranks, number, config["pattern"], [(text, True) for text in (*named, *fillers)])
+        return _tokenizer(ranks, pattern, tokens)
 
 
 def _tiktoken_ranks(file: Path) -> dict[bytes, int]:
@@ -256,16 +231,14 @@ def _constant(value: ast.expr) -> str:
             raise ValueError(f"`{_PATTERN}` is neither a text nor a join of texts: {ast.unparse(value)[:200]}")
 
 
-def _tokenizer(ranks: Mapping[bytes, int], offset: int, pattern: str, added: Sequence[tuple[str, bool]]) -> Tokenizer:
-    """Return a byte-level BPE tokenizer; `offset` is the id of rank 0, `added` are added tokens and special flags."""
+def _tokenizer(ranks: Mapping[bytes, int], pattern: str, added: Sequence[tuple[str, bool]]) -> Tokenizer:
+    """Return a byte-level BPE tokenizer; `added` are added tokens and special flags, which get the ids that follow."""
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
     letters = bytes_to_unicode()
     spelled = {token: "".join([letters[byte] for byte in token]) for token in ranks}
-    vocabulary = {spelled[token]: rank + offset for token, rank in ranks.items()}
-    if offset:  # otherwise they get the ids that follow
-        vocabulary |= {text: index for index, (text, _) in enumerate(added)}
+    vocabulary = {spelled[token]: rank for token, rank in ranks.items()}
     merges = [
         (spelled[token[:cut]], spelled[token[cut:]])
         for token in sorted(ranks, key=lambda token: ranks[token])

@@ -67,8 +67,7 @@ class HFTokenizer:
         if not (chat_template or hf.chat_template):
             raise RenderError(
                 f"{name} has no chat template. Take the checkpoint's instruct or chat version, or name a file with a "
-                "template: `chat_template: FILE` in the configuration. For Mistral's tekken.json, "
-                "uv pip install mistral-common writes one"
+                "template: `chat_template: FILE` in the configuration"
             )
         self._hf = hf
         self._backend = hf.backend_tokenizer
