@@ -80,31 +80,8 @@ GPT_OSS = vocabulary_of(
 )
 MINIMAX_ADDED = "<think> </think> <minimax:tool_call> </minimax:tool_call> <fim_prefix>"
 MINIMAX = vocabulary_of("[e~[", bos="]~!b[", special="]!p~[ ]~b] ]!d~[", added=MINIMAX_ADDED)
-KIMI_K3 = vocabulary_of(
-    "<|end_of_msg|>",
-    bos="[BOS]",
-    special="[EOS] <|media_begin|> <|media_content|> <|media_end|> <|media_pad|> [UNK] [PAD]",
-    added="<|open|> <|close|> <|sep|>",
-)
-MINIMAX_M3 = vocabulary_of(
-    "[e~[",
-    bos="]~!b[",
-    special="]!p~[ ]~b] ]!d~[ ]<]minimax[>[ ]<]image[>[ ]<]video[>[",
-    added=f"{MINIMAX_ADDED} <mm:think> </mm:think>",
-)
 MINIMAX_M1 = vocabulary_of(
     "<end_of_sentence>", bos="<beginning_of_sentence>", special="<begin_of_document> <end_of_document>"
-)
-HY3 = vocabulary_of(
-    "<｜hy_eos:opensource｜>",
-    bos="<｜hy_begin_of_sentence:opensource｜>",
-    special=" ".join(f"<｜hy_{name}:opensource｜>" for name in ("end_of_sentence", "pad", "User", "Assistant")),
-    added=" ".join(
-        f"<{slash}{name}:opensource>"
-        for name in ("think", "tool_calls", "tool_call", "arg_key", "arg_value", "tool_responses", "tool_response")
-        for slash in ("", "/")
-    )
-    + " <tool_sep:opensource> <｜reasoning_mode:opensource｜>",
 )
 GEMMA4 = vocabulary_of(
     *("<eos>", "<eos>", "<turn|>", "<|tool_response>"),
@@ -187,12 +164,7 @@ FAMILIES = {
     "kimi_k2": Family("kimi_k2", KIMI, "kimi_k2"),
     "gpt_oss": Family("gptoss", GPT_OSS, "gpt_oss", calls_per_action=1, append_only=False),
     "minimax_m2": Family("minimax_m2", MINIMAX, "minimax", append_only=False),
-    "kimi_k3": Family("kimi_k3", KIMI_K3, "kimi_k3", append_only=False),
-    "kimi_k3_think": Family("kimi_k3", KIMI_K3, "kimi_k3", thinking=True),
-    "minimax_m3": Family("minimax_m3", MINIMAX_M3, "minimax_m3"),
     "minimax_m1": Family("minimax_m1", MINIMAX_M1, "minimax_m1"),
-    "hy3": Family("hy3", HY3, "hy3"),
-    "hy3_think": Family("hy3", HY3, "hy3", thinking=True),
     "xlam": Family("xlam", QWEN, "json_array", append_only=False),
     "command_r7b": Family("command_r7b", COHERE, "cohere", append_only=False),
     "cohere2_moe": Family("cohere2_moe", COHERE, "cohere", thinking=True, append_only=False),

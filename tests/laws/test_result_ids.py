@@ -84,12 +84,6 @@ def _nine(call: Call) -> str:
     return f"x{call.number:08d}"
 
 
-def _k3(call: Call, id_: str) -> str:
-    kind, value = ("number", "w") if call.kind == "broken" else ("string", call.word)
-    argument = f'<|open|>argument key="x" type="{kind}"<|sep|>{value}<|close|>argument<|sep|>'
-    return f'<|open|>call tool="{call.name}" index="{id_}"<|sep|>{argument}<|close|>call<|sep|>'
-
-
 _MISTRAL = Written(
     _nine,
     lambda call, id_: f'{{"name": "{call.name}", "arguments": {call.arguments}, "id": "{id_}"}}',
@@ -114,15 +108,6 @@ FORMATS = {
         *("<|tool_calls_section_begin|>", "", "<|tool_calls_section_end|><|im_end|>"),
         r"## Return of (?P<id>[^\n]*)\n(?P<text>.*?)<\|im_end\|>",
         r"<\|tool_call_begin\|>(?P<id>[^<]*)<\|tool_call_argument_begin\|>(?P<text>[^<]*)<\|tool_call_end\|>",
-    ),
-    "kimi_k3": Written(
-        _number,
-        _k3,
-        "<|close|>response<|sep|><|open|>tools<|sep|>",
-        "",
-        "<|close|>tools<|sep|><|close|>message<|sep|><|end_of_msg|>",
-        r'role="tool" tool="[^"]*" index="(?P<id>[^"]*)"<\|sep\|>(?P<text>.*?)<\|close\|>message',
-        r'call tool="look" index="(?P<id>[^"]*)"<\|sep\|>(?P<text>.*?)<\|close\|>call',
     ),
     "mistral_v0_3": _MISTRAL,
     "mistral_nemo": _MISTRAL,
@@ -280,7 +265,7 @@ def test_agent_that_edits_shows_calls_and_results_alike(name: str, data: st.Data
     engine = engine_of(name, said)
     one_loop.run(converse(name, engine, len(said), random, CHAT, chat, "edits"))
     calls = check_opening(name, engine.requests[-1].token_ids, said)
-    if name not in ("kimi_k3", "command_r7b", "cohere2_moe"):  # these templates number calls themselves
+    if name not in ("command_r7b", "cohere2_moe"):  # these templates number calls themselves
         assert calls == [(FORMATS[name].id(call), call.word) for one in said for call in one]
 
 

@@ -248,7 +248,6 @@ def test_call_ids_are_made_from_the_number_of_calls_before() -> None:
     ("name", "shown"),
     [
         ("kimi_k2", ["## Return of a:7\n", "## Return of functions.ask:4\n"]),
-        ("kimi_k3", ['index="a:7"', 'index="2"']),
         ("mistral_small_3_2", ["[TOOL_RESULTS]a:7[TOOL_CONTENT]", "[TOOL_RESULTS]c00000004[TOOL_CONTENT]"]),
         ("command_r7b", ['"tool_call_id": "a:7"', '"tool_call_id": "4"']),
     ],
@@ -258,7 +257,7 @@ def test_result_shows_the_sampled_id_or_else_a_number(name: str, shown: list[str
     assert [text in tokenizer(name).decode(ids) for text in shown] == [True, True]
 
 
-@pytest.mark.parametrize("name", ["kimi_k2", "kimi_k3", "mistral_nemo", "command_r7b"])
+@pytest.mark.parametrize("name", ["kimi_k2", "mistral_nemo", "command_r7b"])
 def test_call_id_brings_no_control_id(name: str) -> None:
     """Law L4: an id is a text of the model's."""
     spelled = structs.replace(KNIFE, id="".join(tokenizer(name).added_tokens))

@@ -25,10 +25,7 @@ NAMED = {
     **dict.fromkeys(("hermes", "glm45", "glm45, compact"), "<tool_call>"),
     **dict.fromkeys(("deepseek, V3", "deepseek, V3.1"), "<｜tool▁call▁begin｜>"),
     **dict.fromkeys(("pythonic, LFM2", "pythonic, LFM2 in JSON", "lfm2_5"), "<|tool_call_start|>"),
-    **dict.fromkeys(("kimi_k3", "kimi_k3, JSON"), "<|open|>tools<|sep|>"),
-    **dict.fromkeys(("minimax_m1", "minimax_m1, Hunyuan", "hy3_preview"), "<tool_calls>"),
-    "hy3": "<tool_calls:opensource>",
-    "minimax_m3": "]<]minimax[>[<tool_call>",
+    **dict.fromkeys(("minimax_m1", "minimax_m1, Hunyuan"), "<tool_calls>"),
     "kimi_k2": "<|tool_call_begin|>",
     "mistral, compact": "[TOOL_CALLS]",
     "pythonic, Llama 4": "<|python_start|>",
@@ -41,7 +38,7 @@ TEXT = {"mistral": "[TOOL_CALLS]", "opened_array, Granite 3": "<|tool_call|>"}
 BARE = {"llama3", "pythonic", "json_array"}  # they have no opening
 
 # Formats whose own parsers make no call inside reasoning that is never closed.
-STRICT = {"llama3", "mistral", "pythonic", "minimax_m3", "olmo3", "lfm2_5", "opened_array"}
+STRICT = {"llama3", "mistral", "pythonic", "olmo3", "lfm2_5", "opened_array"}
 
 
 def test_table_has_every_way_to_write_calls() -> None:

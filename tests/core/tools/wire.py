@@ -60,12 +60,11 @@ def _written(form: str) -> Callable[[ToolCall, int], str]:
 def _tags(
     opening: str, value: str, closing: str, spell: Callable[[Any], str] = _text
 ) -> Callable[[ToolCall, int], str]:
-    """Write each argument as `value`, with its KEY, its TYPE for Kimi K3, whether it is a STRING, and its TEXT."""
+    """Write each argument as `value`, with its KEY, whether it is a STRING, and its TEXT."""
 
     def write(call: ToolCall, number: int) -> str:
         values = [
             value.replace("KEY", name)
-            .replace("TYPE", _XTML.get(type(of), "null"))
             .replace("STRING", "true" if isinstance(of, str) else "false")
             .replace("TEXT", spell(of))
             for name, of in call.arguments.items()
@@ -98,14 +97,6 @@ def _gemma4(value: Any) -> str:
             return _json(value)
 
 
-def _hy3(tool_format: ToolFormat, end: str) -> Wire:
-    value = f"<arg_key{end}>KEY</arg_key{end}>\n<arg_value{end}>TEXT</arg_value{end}>\n"
-    call = _tags(f"<tool_call{end}>NAME<tool_sep{end}>\n", value, f"</tool_call{end}>\n")
-    return Wire(tool_format, call, f"<tool_calls{end}>\n", "", f"</tool_calls{end}>", hostile=False)
-
-
-_XTML = {bool: "boolean", int: "number", float: "number", str: "string", list: "array", dict: "object"}
-_NS = "]<]minimax[>["
 _CALLS, _CALL, _SEP = "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>"
 _CALL_END, _CALLS_END = "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"
 _ARGUMENTS, _PARAMETERS = '{"name": "NAME", "arguments": JSON}', '{"name": "NAME", "parameters": JSON}'
@@ -117,8 +108,6 @@ _DSML = _tags(
     '<｜DSML｜parameter name="KEY" string="STRING">TEXT</｜DSML｜parameter>\n',
     "</｜DSML｜invoke>\n",
 )
-_K3 = '<|open|>call tool="NAME" index="INDEX"<|sep|>'
-_K3_VALUE = '<|open|>argument key="KEY" type="TYPE"<|sep|>TEXT<|close|>argument<|sep|>'
 _LFM = ("<|tool_call_start|>[", ", ", "]<|tool_call_end|>")
 WIRES = {
     "hermes": Wire("hermes", _written(f"<tool_call>\n{_ARGUMENTS}\n</tool_call>"), between="\n"),
@@ -177,35 +166,8 @@ WIRES = {
     "pythonic, Llama 4": Wire("pythonic", _python(repr), "<|python_start|>[", ", ", "]<|python_end|>"),
     "pythonic, LFM2": Wire("pythonic", _python(repr), *_LFM),
     "pythonic, LFM2 in JSON": Wire("pythonic", _written(_ARGUMENTS), *_LFM),
-    "kimi_k3": Wire(
-        "kimi_k3",
-        _tags(_K3.replace("INDEX", "1"), _K3_VALUE, "<|close|>call<|sep|>"),
-        "<|open|>tools<|sep|>",
-        "",
-        "<|close|>tools<|sep|><|close|>message<|sep|>",
-        hostile=False,
-    ),
-    "kimi_k3, JSON": Wire(
-        "kimi_k3",
-        _written(f'{_K3}<|open|>json type="object"<|sep|>JSON<|close|>json<|sep|><|close|>call<|sep|>'),
-        "<|open|>tools<|sep|>",
-        "",
-        "<|close|>tools<|sep|>",
-        hostile=False,
-    ),
-    # Objects and lists as JSON, which the parser takes too; how the template writes them has a test of its own.
-    "minimax_m3": Wire(
-        "minimax_m3",
-        _tags(f'{_NS}<invoke name="NAME">', f"{_NS}<KEY>TEXT{_NS}</KEY>", f"{_NS}</invoke>\n"),
-        f"{_NS}<tool_call>\n",
-        "",
-        f"{_NS}</tool_call>",
-        hostile=False,
-    ),
     "minimax_m1": Wire("minimax_m1", _written(_ARGUMENTS), "<tool_calls>\n", "\n", "\n</tool_calls>"),
     "minimax_m1, Hunyuan": Wire("minimax_m1", _written(_ARGUMENTS), "<tool_calls>[", ", ", "]</tool_calls>"),
-    "hy3": _hy3("hy3", ":opensource"),
-    "hy3_preview": _hy3("hy3_preview", ""),
     "json_array": Wire("json_array", _written(_ARGUMENTS), "[", ", ", "]"),
     "cohere": Wire(
         "cohere",

@@ -14,7 +14,7 @@ from orl_core.errors import RenderError, expect, expect_each
 from orl_core.messages import Action, ToolCall, ToolSpec
 from orl_core.names import TOOL_FORMATS, ToolFormat
 from orl_core.text import check_system_prompt, clean, did_you_mean
-from orl_core.tools import deepseek, gemma4, glm45, gpt_oss, json_formats, kimi_k3, mistral, parameter_tags, pythonic
+from orl_core.tools import deepseek, gemma4, glm45, gpt_oss, json_formats, mistral, parameter_tags, pythonic
 from orl_core.tools.format import for_chat_template, for_system_prompt
 from orl_core.tools.scan import Mark, Marked, mark
 from orl_core.tools.typed import schema_of
@@ -48,7 +48,6 @@ _FORMATS: Mapping[ToolFormat, WireFormat] = {
     "deepseek": deepseek.DEEPSEEK,
     "gpt_oss": gpt_oss.GPT_OSS,
     "gemma4": gemma4.GEMMA4,
-    "kimi_k3": kimi_k3.KIMI_K3,
     **pythonic.FORMATS,
 }
 # Families of models as their names begin. A name is compared in lower case, alone also without `-`, `_` and `.`.

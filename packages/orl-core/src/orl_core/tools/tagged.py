@@ -1,4 +1,4 @@
-"""Calls in tags, a value in a tag of its own: Qwen3-Coder, Seed-OSS, MiniMax, DeepSeek V3.2, Hy3 and Kimi K3.
+"""Calls in tags, a value in a tag of its own: Qwen3-Coder, Seed-OSS, MiniMax and DeepSeek V3.2.
 
 A syntax says which tag a mark is. The order of tags is read here, once for all of them:
 
@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from msgspec import Struct
 
 from orl_core.messages import FailureKind, ToolCall
 from orl_core.tools.scan import Mark, Scan
-from orl_core.tools.strict_json import MAX_DEPTH, NotJson, read_all, read_value, skip_space
+from orl_core.tools.strict_json import NotJson, read_all, read_value, skip_space
 
 Kind = Literal["open", "close", "call", "called", "key", "value end"]
 
@@ -29,8 +29,7 @@ Kind = Literal["open", "close", "call", "called", "key", "value end"]
 class Tag(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Hold a tag at `text[start:end]`. `name` names tool or parameter; `is_json`: its value is JSON.
 
-    `closes_itself`: it is a call without arguments, and nothing follows that belongs to it. `is_body`: its value is
-    not one argument, but the JSON object of all. `id` is that of the call.
+    `closes_itself`: it is a call without arguments, and nothing follows that belongs to it.
     """
 
     kind: Kind
@@ -39,17 +38,13 @@ class Tag(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str = ""
     is_json: bool = False
     closes_itself: bool = False
-    is_body: bool = False
-    id: str = ""
 
 
 class TagSyntax(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One way to write the tags. `tag` reads the tag at a mark; five others spell tags for messages.
+    """One way to write the tags. `tag` reads the tag at a mark; four others spell tags for messages.
 
-    `block` is empty if the family's own parsers make calls outside of a block.
     `strips_newline`: the format writes a value on lines of its own, so that one newline at either end is not its.
-    `json_body`: all arguments may be one JSON object in place of the first value. `item`: values may hold
-    values, each ends with a tag of its own name, and `item` is the name of a list's elements.
+    `json_body`: all arguments may be one JSON object in place of the first value.
     """
 
     tag: Callable[[Scan, Mark], Tag | None]
@@ -59,8 +54,6 @@ class TagSyntax(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     value_end: str
     strips_newline: bool = False
     json_body: bool = False
-    item: str = ""
-    block: str = ""
 
     def opening(self, scan: Scan) -> Tag | None:
         """Return the tag at the next mark if it opens a block."""
@@ -113,7 +106,6 @@ def read_block(scan: Scan, syntax: TagSyntax, opening: Tag) -> None:
         if tag.kind == "close":
             return
         _read_call(scan, syntax, tag)
-        scan.give_id(tag.id)
 
 
 def read_unopened(scan: Scan, syntax: TagSyntax, offered: frozenset[str]) -> bool:
@@ -138,12 +130,7 @@ def read_unopened(scan: Scan, syntax: TagSyntax, offered: frozenset[str]) -> boo
     if closed or offered.issuperset(call.name for call in fork.calls):
         scan.say(first.start)
         scan.jump(fork.at)
-        if syntax.block:
-            wrong = f"the tool call has no {syntax.block}; write {syntax.block} before it"
-            scan.fail(FailureKind.UNOPENED, wrong, first.start, name=first.name)
-            scan.give_id(first.id)
-        else:
-            scan.calls += fork.calls
+        scan.calls += fork.calls
         scan.tell("calls")
     return True
 
@@ -173,59 +160,22 @@ def _arguments(scan: Scan, syntax: TagSyntax) -> dict[str, Any]:
             raise _Malformed(f"unexpected text; write {syntax.key}")
         if tag.kind == "called":
             return arguments
-        _add(arguments, tag, _value(scan, tag, syntax))
+        value = _value(scan, tag, syntax)
+        if tag.name in arguments:
+            raise _Malformed(f"the parameter `{tag.name}` appears twice")
+        arguments[tag.name] = value
 
 
-def _add(members: dict[str, Any], tag: Tag, value: Any) -> None:
-    """Add the value of `tag` to an object, or to the arguments."""
-    if tag.is_body:
-        if not isinstance(value, dict) or members:
-            raise _Malformed("its arguments are not one JSON object")
-        members.update(cast("dict[str, Any]", value))
-        return
-    if tag.name in members:
-        raise _Malformed(f"the parameter `{tag.name}` appears twice")
-    members[tag.name] = value
-
-
-def _value(scan: Scan, key: Tag, syntax: TagSyntax, depth: int = 0) -> Any:
+def _value(scan: Scan, key: Tag, syntax: TagSyntax) -> Any:
     """Return the value behind `key`, and pass its end."""
     if key.kind != "key":
         raise _Malformed(f"a parameter is closed before it is opened; write {syntax.key}")
     if not key.name:
         raise _Malformed(f"a parameter has no name; write {syntax.key}")
-    if depth == MAX_DEPTH:
-        raise _Malformed(f"nested deeper than {MAX_DEPTH} levels")
     tag = _next(scan, syntax, _unfinished(key, syntax))
-    if syntax.item and tag.kind == "key":
-        return _members(scan, key, tag, syntax, depth)
-    if not _ends(tag, key, syntax):
+    if tag.kind != "value end":
         raise _Malformed(_unfinished(key, syntax))
     return _leaf(scan.text[key.end : tag.start], key, syntax)
-
-
-def _members(scan: Scan, key: Tag, first: Tag, syntax: TagSyntax, depth: int) -> Any:
-    """Return the list or the object that is the value of `key`; the tag of its first member has just been passed."""
-    pairs: list[tuple[Tag, Any]] = []
-    place, tag = key.end, first
-    while True:
-        if scan.text[place : tag.start].strip():
-            raise _Malformed(f"unexpected text inside `{key.name}`")
-        if _ends(tag, key, syntax):
-            break
-        pairs.append((tag, _value(scan, tag, syntax, depth + 1)))
-        place = scan.at
-        tag = _next(scan, syntax, _unfinished(key, syntax))
-    if all(tag.name == syntax.item for tag, _ in pairs):
-        return [value for _, value in pairs]
-    members: dict[str, Any] = {}
-    for tag, value in pairs:
-        _add(members, tag, value)
-    return members
-
-
-def _ends(tag: Tag, key: Tag, syntax: TagSyntax) -> bool:
-    return tag.kind == "value end" and (not syntax.item or tag.name == key.name)
 
 
 def _unfinished(key: Tag, syntax: TagSyntax) -> str:

@@ -20,7 +20,7 @@ unknown parameter's among them, allows everything. `additionalProperties` speaks
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from msgspec import structs
@@ -31,25 +31,20 @@ from orl_core.tools.strict_json import NotJson, read_all
 
 _ALL = frozenset({"string", "integer", "number", "boolean", "null", "object", "array"})
 _TEXT = frozenset({"string"})
-JSON_TYPES: dict[type[object], str] = {
+_JSON_TYPES: dict[type[object], str] = {
     **{type(None): "null", bool: "boolean", str: "string", int: "integer", float: "number"},
     **{dict: "object", list: "array"},
 }
-_EMPTY: dict[str, Callable[[], Any]] = {"array": list, "object": dict, "null": lambda: None}
 
 
-def typed(action: Action, tools: Sequence[ToolSpec], *, nested: bool = False, python: bool = False) -> Action:
+def typed(action: Action, tools: Sequence[ToolSpec], *, python: bool = False) -> Action:
     """Give the arguments of the calls, all of them texts, the types that `tools` state. Total.
 
-    `nested`: a format that writes objects and lists as such, and no null. Their members are texts, each is typed by its
-    own schema. Where no string is allowed, an empty text is an empty list, an empty object or null; if one is
-    allowed, `null` is that text. `python`: a format whose template prints null as `None`, also if strings are allowed.
+    `python`: a format whose template prints null as `None`, also if strings are allowed.
     """
     schemas = {tool.name: tool.parameters for tool in tools}
     calls = tuple(
-        structs.replace(
-            call, arguments=_Schema(schemas[call.name], nested=nested, python=python).arguments(call.arguments)
-        )
+        structs.replace(call, arguments=_Schema(schemas[call.name], python=python).arguments(call.arguments))
         if isinstance(call, ToolCall) and call.name in schemas
         else call
         for call in action.calls
@@ -71,63 +66,37 @@ def schema_of(value: Any) -> dict[str, Any]:
 class _Schema:
     """One tool's schema."""
 
-    def __init__(self, root: Any, *, nested: bool = False, python: bool = False) -> None:
+    def __init__(self, root: Any, *, python: bool) -> None:
         self._root = root
-        self._nested = nested
         self._python = python
 
     def arguments(self, texts: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments as the schema types them."""
-        return {name: self._value(text, self._member(name, self._root)) for name, text in texts.items()}
+        return {name: self._value(text, self._parameter(name)) for name, text in texts.items()}
 
-    def _member(self, name: str, schema: Any) -> Any:
-        """Return the schema of one member of an object, looked for in every branch of the object's."""
+    def _parameter(self, name: str) -> Any:
+        """Return the schema of one parameter, looked for in every branch of the tool's."""
         additional: Any = True
-        for branch in self._branches(schema):
+        for branch in self._branches(self._root):
             properties = branch.get("properties")
             if isinstance(properties, dict) and name in properties:
                 return cast("dict[str, Any]", properties)[name]
             additional = branch.get("additionalProperties", additional)
         return additional
 
-    def _element(self, place: int, schema: Any) -> Any:
-        """Return the schema of one element of a list, looked for in every branch of the list's."""
-        for branch in self._branches(schema):
-            first = _list(branch.get("prefixItems"))
-            if place < len(first):
-                return first[place]
-            if "items" in branch:
-                return branch["items"]
-        return True
-
-    def _value(self, written: Any, schema: Any) -> Any:
-        if isinstance(written, dict):
-            members = cast("dict[str, Any]", written)
-            return {name: self._value(part, self._member(name, schema)) for name, part in members.items()}
-        if isinstance(written, list):
-            parts = cast("list[Any]", written)
-            if len(parts) == 1 and "array" not in self._types(schema):  # an object whose only member is `item`
-                return {"item": self._value(parts[0], self._member("item", schema))}
-            return [self._value(part, self._element(index, schema)) for index, part in enumerate(parts)]
-        return self._scalar(written, schema)
-
-    def _scalar(self, text: str, schema: Any) -> Any:
+    def _value(self, text: str, schema: Any) -> Any:
         listed = [member for branch in self._branches(schema) for member in _listed(branch) or ()]
         allowed = self._types(schema)
         if allowed == _TEXT or text in listed:
             return text
         if self._python and text == "None" and "null" in allowed:
             return None
-        if self._nested and not text and "string" not in allowed:
-            return next((empty() for kind, empty in _EMPTY.items() if kind in allowed), text)
         try:
             value = read_all(text)
         except NotJson:
             value = text if "string" in allowed else _python(text)
         if isinstance(value, float) and "number" not in allowed and value.is_integer():
             value = int(value)
-        if self._nested and value is None and "string" in allowed:
-            return text
         return value if _kind(value) in allowed and not isinstance(value, str) else text
 
     def _branches(self, schema: Any) -> Iterator[dict[str, Any]]:
@@ -190,4 +159,4 @@ def _list(value: Any) -> list[Any]:
 
 def _kind(value: Any) -> str:
     """Return the JSON type of a value, an integer being one even where numbers are allowed."""
-    return JSON_TYPES.get(cast("type[object]", type(value)), "array")
+    return _JSON_TYPES.get(cast("type[object]", type(value)), "array")

@@ -43,8 +43,7 @@ class WireFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     `readers`: read the calls behind a delimiter, or nothing (`frame`). `blocks`: delimiters that can open a block of
     tags. `bare`: reads calls that no delimiter opens, at the start of the text and after reasoning; nothing if there
     are none. `text_frames`: delimiters around text, part of nothing. `prepared`: changes the marks before they are
-    read. `unopened`: an action may begin with the end of reasoning. `carries_texts`: arguments are texts, typed by the
-    tool's schema; `nested` and `python` as for `typed`.
+    read. `carries_texts`: arguments are texts, typed by the tool's schema; `python` as for `typed`.
 
     `closings`: a delimiter inside or behind a call, and the opening that a call lacks if it is met outside of one.
     `call_ends_reasoning`: calls that end the text are made inside reasoning that is never closed.
@@ -58,11 +57,9 @@ class WireFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     bare: Reader | None = None
     text_frames: Collection[str] = ()
     prepared: Callable[[Marked], Marked] | None = None
-    unopened: bool = False
     closings: Mapping[str, str] = {}
     call_ends_reasoning: bool = True
     carries_texts: bool = False
-    nested: bool = False
     python: bool = False
 
     def within(self, frame: WireFormat) -> WireFormat:
@@ -80,7 +77,6 @@ class WireFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             thinking=frame.thinking,
             text_frames=frame.text_frames,
             prepared=prepared,
-            unopened=frame.unopened,
         )
 
     def read(self, marked: Marked, tools: Sequence[ToolSpec], *, reasoning_opened: bool) -> Parsed:
@@ -92,7 +88,7 @@ class WireFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         offered = frozenset(tool.name for tool in tools)
         action, spans = self.parse(marked, offered, reasoning_opened=reasoning_opened)
         if action.calls and self.carries_texts:
-            action = typed(action, tools, nested=self.nested, python=self.python)
+            action = typed(action, tools, python=self.python)
         action = structs.replace(action, calls=tuple(map(_with_id, action.calls)))
         if any(_is_empty(call) for call in action.calls):
             free = {tool.name for tool in tools} - {tool.name for tool in tools if tool.parameters.get("required")}
@@ -109,7 +105,7 @@ class WireFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         `offered` names the tools. Without any, no call is looked for where a tag is missing.
         """
         scan = Scan(self.prepared(marked) if self.prepared else marked)
-        if reasoning_opened or (self.unopened and _begins_with(scan, self.thinking[1])):
+        if reasoning_opened:
             self._think(scan, offered)
         self._read_bare(scan)
         while scan.index < len(scan.marks):
@@ -223,9 +219,3 @@ def _with_id(call: ToolCall | ParseFailure) -> ToolCall | ParseFailure:
 def _is_empty(call: ToolCall | ParseFailure) -> bool:
     """Return whether a call has a name and nothing for its arguments."""
     return isinstance(call, ParseFailure) and bool(call.name) and not call.text
-
-
-def _begins_with(scan: Scan, delimiter: str) -> bool:
-    """Return whether the first mark is `delimiter`, with nothing but white space before it."""
-    first = scan.marks[0] if scan.marks else None
-    return first is not None and first.delimiter == delimiter and not scan.text[: first.start].strip()
