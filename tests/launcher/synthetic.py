@@ -129,7 +129,6 @@ def make_run(folder: Path, *, steps: int = 30, finished: bool = True, prompt: st
             "steps": steps,
             "success_before": 0.31,
             "success_after": 0.79,
-            "random_consistent_baseline": 0.685,
             "seconds_total": 214.0,
             "seconds_warm_start": 61.5,
             "seconds_per_step": 4.2,

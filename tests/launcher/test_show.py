@@ -56,7 +56,6 @@ def test_a_run_shows_change_curves_and_episodes(capsys: Capture, run: Path) -> N
         f"run {run}",
         "success, held-out",
         "99\u00a0% → 99\u00a0%",
-        "random guessing within the remaining range",
         "held-out  ▁▆█",
         "GuessNumber/test/",
         "0 eval",

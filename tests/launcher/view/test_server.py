@@ -66,7 +66,7 @@ ODD = (
 async def test_odd_configuration_spoils_its_own_run_alone(runs: Path, config: str) -> None:
     make_run(runs / "odd", steps=2)
     (runs / "odd" / "config.json").write_text(config, encoding="utf-8")
-    (runs / "odd" / "summary.json").write_text('{"random_consistent_baseline": "x", "error": 5}', encoding="utf-8")
+    (runs / "odd" / "summary.json").write_text('{"seconds_total": "x", "error": 5}', encoding="utf-8")
     async with viewed(runs) as client:
         answer = await client.get(f"/{TOKEN}/")
         assert answer.status == 200

@@ -128,15 +128,6 @@ def _folder_of(config: RunConfig) -> Path | None:
     return checkpoint_folder(config, cache_folder())
 
 
-def baseline(config: RunConfig) -> dict[str, float]:
-    """Return the success rate of random guessing within the remaining range, if known: only for GuessNumber."""
-    if tuple(config.environments) != ("playground/GuessNumber",) or find_spec("orl_playground") is None:
-        return {}
-    from orl_playground.game import consistent_baseline
-
-    return {"random_consistent_baseline": consistent_baseline()}
-
-
 def require(module: str, what: str) -> None:
     """Check that an optional package is installed, or say how to install it."""
     if find_spec(module) is None:

@@ -79,9 +79,6 @@ class ShowReport(Struct, frozen=True, kw_only=True):
     path: str
     finished: Annotated[bool | None, Meta(description="Whether the run came to its end. Null for a journal alone.")]
     environments: list[str]
-    random_consistent_baseline: Annotated[
-        float | None, Meta(description="Success rate of random guessing within the remaining range.")
-    ]
     notices: Annotated[list[str], Meta(description="The run's error, how many rollouts were judged, missing signal.")]
     curves: list[MetricReport]
     episodes: Annotated[list[EpisodeReport], Meta(description="The last episodes that match, or that of --episode.")]

@@ -80,19 +80,6 @@ class Game:
         return f"lower: {self.low} to {self.high}", 0.0
 
 
-@cache
-def consistent_baseline(width: int = WIDTH, guesses: int = GUESSES) -> float:
-    """Return the chance of a player who guesses uniformly inside what remains, exact."""
-    if width == 0 or guesses == 0:
-        return 0.0
-    # A guess at place i (from 0) hits one secret, leaves i below it and width - 1 - i above it.
-    after = sum(
-        i * consistent_baseline(i, guesses - 1) + (width - 1 - i) * consistent_baseline(width - 1 - i, guesses - 1)
-        for i in range(width)
-    )
-    return (width + after) / width**2
-
-
 def middle(game: Game, _: Task, rng: random.Random) -> int:
     """Choose the middle of what remains, either one if there are two: wins every game."""
     return (game.low + game.high + rng.randint(0, 1)) // 2

@@ -159,7 +159,6 @@ def _report(path: Path, record: Record, chosen: list[tuple[int, Entry]], *, whol
         path=str(path),
         finished=record.finished if record.config else None,
         environments=list(record.environments),
-        random_consistent_baseline=record.baseline,
         notices=list(notices_of(record)),
         curves=curves,
         episodes=episodes,

@@ -29,7 +29,7 @@ from orl_launcher.checkpoints import last_in, refuse_missing
 from orl_launcher.commands.upload import send_rest
 from orl_launcher.configuration import resolve
 from orl_launcher.options import add_own, add_shared, add_trainer
-from orl_launcher.playground import baseline, is_made, made_model, playground, served_here
+from orl_launcher.playground import is_made, made_model, playground, served_here
 from orl_launcher.trainers import (
     WOULD_NOT_START,
     find_trainer,
@@ -157,7 +157,7 @@ def _train(
             eval_data=eval_data,
             extra=arguments.extra,
             python=arguments.python,
-            facts={**facts, **baseline(config), **shared},
+            facts={**facts, **shared},
             started=started,
         )
         with following(folder / "metrics.jsonl", config.trainer.num_rollout, console):

@@ -63,7 +63,6 @@ def charts_of(record: Record) -> tuple[Drawing, ...]:
             strokes=tuple(_strokes(record, name)),
             units=units,
             band=_interval(record) if name == "success" else None,
-            level=record.baseline if name == "success" else None,
         )
         for group, name, title, units in CHARTS
     )

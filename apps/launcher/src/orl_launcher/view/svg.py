@@ -41,7 +41,7 @@ class Stroke(Struct, frozen=True, kw_only=True):
 class Drawing(Struct, frozen=True, kw_only=True):
     """A chart to draw, in the largest of `units` that fits. A SHARE is scaled from 0 to 1.
 
-    `band` is filled, `level` is a dashed horizontal line.
+    `band` is filled.
 
     `note` says how many rollouts were judged if the metric leaves some out.
     """
@@ -52,7 +52,6 @@ class Drawing(Struct, frozen=True, kw_only=True):
     strokes: tuple[Stroke, ...]
     units: tuple[tuple[float, str], ...] = NUMBER
     band: tuple[Line, Line] | None = None
-    level: float | None = None
 
 
 class _Scale:
@@ -62,7 +61,6 @@ class _Scale:
         lines = [stroke.line for stroke in drawing.strokes] + list(drawing.band or ())
         steps = [step for line in lines for step in line.steps] or [0]
         values = [value for line in lines for value in line.values] or [0.0]
-        values += [] if drawing.level is None else [drawing.level]
         self.first, self.last = min(steps), max(*steps, min(steps) + 1)
         most = max(map(abs, values))
         self._size, self._name = next((unit for unit in drawing.units if most >= 2 * unit[0]), drawing.units[-1])
@@ -131,9 +129,6 @@ def _parts(drawing: Drawing, scale: _Scale) -> Iterator[str]:
         yield f'<polygon class="band" points="{scale.points(low)} {scale.points(back)}"/>'
     for stroke in drawing.strokes:
         yield from _stroke(stroke, scale)
-    if drawing.level is not None:
-        y = scale.y(drawing.level)
-        yield f'<line class="level" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
 
 
 def _axes(scale: _Scale) -> Iterator[str]:

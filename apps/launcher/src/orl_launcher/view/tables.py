@@ -26,7 +26,6 @@ from orl_launcher.view.wording import (
     GPU_METRICS,
     JUDGED,
     MAIN_METRICS,
-    RANDOM,
     noted,
     number,
     percent,
@@ -129,8 +128,6 @@ def closing_table(record: Record) -> Table:
             cells = list(map(noted, cells, record.tallies)) if name == "success" else cells
             label = ", ".join(filter(None, (name.replace("_", " "), kind, record.basis(name))))
             table.add_row(label, *cells)
-    if record.baseline is not None:
-        table.add_row(Text(f"success of {RANDOM}", style="dim"), "", percent(record.baseline))
     return table
 
 

@@ -78,7 +78,6 @@ def count(steps: range) -> str:
     return f"{counted} ({steps.start} to {steps[-1]})" if steps and steps.start > 1 else counted
 
 
-RANDOM = "random guessing within the remaining range"  # the baseline, known only for GuessNumber
 JUDGED = frozenset({"success", "reward", "turns", "tokens_per_turn"})  # taken only over the judged rollouts
 GPU_METRICS = (("gpu_utilization", percent), ("gpu_memory_gib", number))
 MAIN_METRICS = (

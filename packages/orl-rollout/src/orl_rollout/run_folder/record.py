@@ -86,12 +86,6 @@ class Record(Struct, frozen=True, kw_only=True, dict=True):
         return str(self.summary.get("error") or "")
 
     @property
-    def baseline(self) -> float | None:
-        """Return the success rate of random guessing within the remaining range, if it is known."""
-        baseline = self.summary.get("random_consistent_baseline")
-        return baseline if isinstance(baseline, int | float) else None
-
-    @property
     def overlap(self) -> int | str:
         """Return how many held-out tasks are trained on, too: "some" if a run that allows it has not ended."""
         allowed = self.section("eval").get("allow_overlap")

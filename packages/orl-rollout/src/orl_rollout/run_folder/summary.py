@@ -27,8 +27,7 @@ class Summary(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     `before` and `after` are the first and the last evaluation of held-out tasks; success is a share of the episodes
     that were judged. `no_signal` says that the last steps had nothing to learn from, and why.
     `overlap` counts the held-out tasks that are trained on, too.
-    `random_consistent_baseline` is the success rate of random guessing within the remaining range. `resumed_from` is
-    the checkpoint that the run continues, after `resumed_step` steps.
+    `resumed_from` is the checkpoint that the run continues, after `resumed_step` steps.
     """
 
     env: str
@@ -44,7 +43,6 @@ class Summary(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     seed: int
     versions: dict[str, str] | UnsetType = UNSET
     command: Sequence[str] | UnsetType = UNSET
-    random_consistent_baseline: float | UnsetType = UNSET
     seconds_warm_start: float | UnsetType = UNSET
     warm_start_cached: bool | UnsetType = UNSET
     resumed_from: str | UnsetType = UNSET
