@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
-import threading
-from itertools import takewhile
-from types import FrameType
+from functools import partial
 from typing import Any
 
 from msgspec import structs
@@ -90,21 +87,15 @@ class Judging:
         Raises:
             RunAborted: as many late calls as may run at once have not come back.
         """
-        threads: list[int] = []
-
-        def work() -> Any:
-            threads.append(threading.get_ident())
-            return reward.call(trajectory, environment)
-
         if reward.is_async:
             call = answer = asyncio.ensure_future(reward.answer(trajectory, environment))
         else:
             what = f"the reward function `{reward.name}`"
+            work = partial(reward.call, trajectory, environment)
             call = await asyncio.to_thread(on_thread, work, what)  # a start waits until the thread runs
             answer = asyncio.wrap_future(call)
         try:
             done, _ = await asyncio.wait({answer}, timeout=self._seconds)
-            stack = "" if done else _stack(answer, threads)
         finally:
             answer.cancel()
         if done:
@@ -114,23 +105,4 @@ class Judging:
         late = f"the reward function `{reward.name}` did not return in {self._seconds:g} s (`rollout.reward_timeout`)"
         if len(self._left) >= self._most:
             raise RunAborted(f"{late} in {len(self._left)} calls, which still run. Give what it waits for a timeout")
-        error = f"{late}: {stack}"
-        return structs.replace(trajectory, stop_reason=StopReason.ERROR, stop_detail=None, error=error), reward
-
-
-def _stack(answer: asyncio.Future[Any], threads: list[int]) -> str:
-    """Return file, line and function of the frames of a call, the innermost first."""
-    frames: list[FrameType] = []
-    if isinstance(answer, asyncio.Task):
-        awaited: Any = answer.get_coro()
-        while frame := getattr(awaited, "cr_frame", None):
-            frames.insert(0, frame)
-            awaited = awaited.cr_await
-    for thread in threads:
-        frame = sys._current_frames().get(thread)  # pyright: ignore[reportPrivateUsage]  documented by Python
-        while frame:
-            frames.append(frame)
-            frame = frame.f_back
-    ours = (RewardFunction.answer.__code__, RewardFunction.call.__code__)
-    own = takewhile(lambda frame: frame.f_code not in ours, frames)
-    return "; ".join(f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}" for frame in own)
+        return structs.replace(trajectory, stop_reason=StopReason.ERROR, stop_detail=None, error=late), reward
