@@ -10,7 +10,6 @@ import msgspec
 from msgspec import NODEFAULT, Struct, structs
 from orl_core.config import (
     AgentConfig,
-    DifficultyConfig,
     EnvironmentConfig,
     EvalConfig,
     GroupRewardConfig,
@@ -42,7 +41,6 @@ check keys. The schema refuses less than orl does: checks between keys, such as 
 SECTIONS: dict[str, type[Struct]] = {
     "Top level": RunConfig,
     "`environments.NAME`": EnvironmentConfig,
-    "`environments.NAME.difficulty`": DifficultyConfig,
     "`secrets.NAME`": Secret,
     "`agent`": AgentConfig,
     "`rollout`": RolloutConfig,

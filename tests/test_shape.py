@@ -76,7 +76,7 @@ PUBLIC = {
         "reduce_rewards render_call row_of system_prompt text_message text_of to_data"
     ),
     "orl_core.config": (
-        "AgentConfig DifficultyConfig EnvironmentConfig EvalConfig GroupRewardConfig Reduction RewardMode "
+        "AgentConfig EnvironmentConfig EvalConfig GroupRewardConfig Reduction RewardMode "
         "RolloutConfig RunConfig Secret Secrets TrainerConfig decode_config load_config"
     ),
     "orl_core.render": "Certificate Check Renderer Tokenizer",

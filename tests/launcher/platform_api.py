@@ -1,4 +1,4 @@
-"""As much of OpenReward's API as says which secrets an environment needs and how hard its tasks are, on loopback."""
+"""As much of OpenReward's API as says which secrets an environment needs, on loopback."""
 
 from __future__ import annotations
 
@@ -7,21 +7,16 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, cast
-from urllib.parse import parse_qs
 
 import msgspec
 
 
 class Platform(ThreadingHTTPServer):
-    """The server. `needed` is its answer, None a failure; `asked` are path and key of all that it was asked.
-
-    `difficulty` has the mean reward of tasks by split and index.
-    """
+    """The server. `needed` is its answer, None a failure; `asked` are path and key of all that it was asked."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Answer)
         self.needed: list[str] | None = []
-        self.difficulty: dict[str, dict[int, float]] = {}
         self.asked: list[tuple[str, str | None]] = []
         self.url = f"http://127.0.0.1:{self.server_port}"
 
@@ -32,14 +27,7 @@ class _Answer(BaseHTTPRequestHandler):
         platform.asked.append((self.path, self.headers["X-API-Key"]))
         self.send_response(200 if platform.needed is not None else 500)
         self.end_headers()
-        path, _, query = self.path.partition("?")
-        if path.endswith("/task-difficulty"):
-            (split,) = parse_qs(query)["split"]
-            rewards = platform.difficulty.get(split, {})
-            rows = [{"task_index": n, "avg_reward": reward, "num_rollouts": 4} for n, reward in rewards.items()]
-            self.wfile.write(msgspec.json.encode(rows))
-        else:
-            self.wfile.write(msgspec.json.encode({"secrets": platform.needed}))
+        self.wfile.write(msgspec.json.encode({"secrets": platform.needed}))
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
         pass

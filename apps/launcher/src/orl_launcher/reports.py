@@ -29,7 +29,6 @@ class PrepareReport(Struct, frozen=True, kw_only=True):
     total: Annotated[int, Meta(description="Number of tasks in it.")]
     environments: Annotated[dict[str, int], Meta(description="Number of tasks by environment.")]
     duplicates: Annotated[int, Meta(description="Tasks left out because they were there already.")]
-    skipped: Annotated[int, Meta(description="Tasks left out because of their difficulty.")]
 
 
 class RolloutReport(Struct, frozen=True, kw_only=True):

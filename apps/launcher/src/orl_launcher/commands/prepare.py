@@ -52,7 +52,6 @@ def run(arguments: argparse.Namespace) -> int:
             total=prepared.total,
             environments=prepared.counts,
             duplicates=prepared.duplicates,
-            skipped=prepared.skipped,
         )
         print_json(report)
     return 0
@@ -84,5 +83,4 @@ def print_prepared(config: RunConfig, prepared: PreparedTasks, output: Path, spl
     console = cli.console()
     console.print(table)
     left_out = f", {prepared.duplicates} duplicates left out" if prepared.duplicates else ""
-    skipped = f", {prepared.skipped} of another difficulty skipped" if prepared.skipped else ""
-    console.print(f"{prepared.total} tasks in {output}{left_out}{skipped}")
+    console.print(f"{prepared.total} tasks in {output}{left_out}")

@@ -4,7 +4,6 @@ from orl_core.config.agent import AgentConfig
 from orl_core.config.load import decode_config, load_config
 from orl_core.config.rollout import RolloutConfig
 from orl_core.config.schema import (
-    DifficultyConfig,
     EnvironmentConfig,
     EvalConfig,
     GroupRewardConfig,
@@ -18,7 +17,6 @@ from orl_core.config.trainer import TrainerConfig
 
 __all__ = [
     "AgentConfig",
-    "DifficultyConfig",
     "EnvironmentConfig",
     "EvalConfig",
     "GroupRewardConfig",

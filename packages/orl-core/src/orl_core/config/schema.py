@@ -47,23 +47,6 @@ class Secret(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
 Secrets = dict[str, str | Secret | None]
 
 
-class DifficultyConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Choose the tasks to train on by the mean reward of their rollouts at OpenReward, of all who logged any."""
-
-    min_reward: Annotated[float | None, Meta(description="Least mean reward; null: any.")] = None
-    max_reward: Annotated[float | None, Meta(description="Greatest mean reward; null: any.")] = None
-    unknown: Annotated[Literal["keep", "skip"], Meta(description="Tasks without logged rollouts.")] = "keep"
-    prefer_even: Annotated[
-        bool,
-        Meta(description="If the number of tasks is limited, draw those more often that are won half of the time."),
-    ] = False
-    model_name: Annotated[str | None, Meta(description="Only rollouts of this model; null: of every model.")] = None
-
-    def mistakes(self) -> Iterator[str]:
-        """Yield what is wrong with the order of the bounds."""
-        yield from _order_mistakes(self)
-
-
 class EnvironmentConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Configure one environment, named Organization/Environment."""
 
@@ -87,9 +70,6 @@ class EnvironmentConfig(Checked, frozen=True, kw_only=True, forbid_unknown_field
         dict[str, str | None],
         Meta(description="Variables of the environment's container; null: the secret of that name, of `secrets`."),
     ] = field(default_factory=dict[str, str | None])
-    difficulty: Annotated[
-        DifficultyConfig | None, Meta(description="Tasks to train on by their difficulty; null: all.")
-    ] = None
     variant: Annotated[PathName | None, Meta(description="Environment to request; null: that of task or name.")] = None
     base_url: Annotated[
         Url | Urls | None, Meta(description="Address of your server, or of several; null: OpenReward or playground.")
@@ -113,7 +93,9 @@ class EnvironmentConfig(Checked, frozen=True, kw_only=True, forbid_unknown_field
 
     def mistakes(self) -> Iterator[str]:
         """Yield what is wrong with the order of the bounds, and with the addresses."""
-        yield from _order_mistakes(self)
+        low, high = self.min_reward, self.max_reward
+        if low is not None and high is not None and low > high:
+            yield f"`min_reward` {low} is above `max_reward` {high}. Swap them"
         if not all(re.search(_URL, address) for address in self.addresses):
             yield f"`base_url`: expected {_ADDRESS}"
 
@@ -122,12 +104,6 @@ class EnvironmentConfig(Checked, frozen=True, kw_only=True, forbid_unknown_field
         """Return the addresses of its own servers. Without one, OpenReward or the playground serves it."""
         urls = (self.base_url,) if isinstance(self.base_url, str) else self.base_url or ()
         return tuple(dict.fromkeys(url.rstrip("/") for url in urls))
-
-
-def _order_mistakes(bounds: DifficultyConfig | EnvironmentConfig) -> Iterator[str]:
-    low, high = bounds.min_reward, bounds.max_reward
-    if low is not None and high is not None and low > high:
-        yield f"`min_reward` {low} is above `max_reward` {high}. Swap them"
 
 
 class EvalConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -13,39 +13,22 @@ from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any, TypeVar
-from urllib.parse import urlencode, urlsplit
+from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
-from orl_core.config import DifficultyConfig
-from orl_core.errors import ConfigError, SessionError, boundary
+from orl_core.errors import SessionError, boundary
 
 from orl_rollout.edge.http import HttpClient, read
 from orl_rollout.edge.secrets import api_key
 
-SECONDS, DIFFICULTY_SECONDS = 30.0, 300.0
-ANSWER_BYTES, DIFFICULTY_BYTES = 1 << 16, 1 << 28  # about a kilobyte a task
-T = TypeVar("T")
+SECONDS = 30.0
+ANSWER_BYTES = 1 << 16
 REFUSALS = {
     401: "refuses the API key (HTTP 401): set OPENREWARD_API_KEY",
     402: "asks for payment (HTTP 402): add credit to the account of OPENREWARD_API_KEY at OpenReward",
 }
-
-
-async def ask_platform(path: str, answer_type: type[T], *, most: int, seconds: float) -> T:
-    """Return the platform's answer to `GET path`, of at most `most` bytes, within `seconds`."""
-    with boundary(SessionError, f"asking OpenReward for {path}"):
-        async with (
-            asyncio.timeout(seconds),
-            HttpClient(api_url()) as http,
-            http.request("GET", path, headers={"X-API-Key": api_key()}) as answer,
-        ):
-            if answer.status in REFUSALS:
-                raise SessionError(f"{path}: OpenReward {REFUSALS[answer.status]}")
-            if answer.status != 200:
-                raise SessionError(f"OpenReward does not answer {path}: HTTP {answer.status}")
-            return msgspec.json.decode(await read(answer, most), type=answer_type)
 
 
 class _Needed(Struct, frozen=True, kw_only=True):
@@ -59,7 +42,17 @@ async def required_secrets(name: str, *, seconds: float = SECONDS) -> list[str]:
         SessionError: the platform does not say it within `seconds`.
     """
     path = f"/v1/environments/{name}/required-secrets"
-    return (await ask_platform(path, _Needed, most=ANSWER_BYTES, seconds=seconds)).secrets
+    with boundary(SessionError, f"asking OpenReward for {path}"):
+        async with (
+            asyncio.timeout(seconds),
+            HttpClient(api_url()) as http,
+            http.request("GET", path, headers={"X-API-Key": api_key()}) as answer,
+        ):
+            if answer.status in REFUSALS:
+                raise SessionError(f"{path}: OpenReward {REFUSALS[answer.status]}")
+            if answer.status != 200:
+                raise SessionError(f"OpenReward does not answer {path}: HTTP {answer.status}")
+            return msgspec.json.decode(await read(answer, ANSWER_BYTES), type=_Needed).secrets
 
 
 def usual_hosts(secret: str) -> list[str]:
@@ -93,27 +86,3 @@ def sdk_secrets() -> Any:
                 spec.loader.exec_module(module := module_from_spec(spec))
                 return module
     return import_module("openreward.api.sandboxes.secrets")
-
-
-class _TaskDifficulty(Struct, frozen=True, kw_only=True):
-    """One task, in one variant; `task_index` is its position in the split."""
-
-    task_index: int
-    avg_reward: float
-    num_rollouts: int
-
-
-async def mean_rewards(name: str, split: str, variant: str | None, wanted: DifficultyConfig) -> dict[int, float]:
-    """Return the mean reward of each task of a split that has logged rollouts, by its index."""
-    if not api_key():
-        raise ConfigError(f"the `difficulty` of {name} comes from OpenReward: set OPENREWARD_API_KEY")
-    parameters = {"split": split, "variant": variant, "model_name": wanted.model_name}
-    query = urlencode({key: value for key, value in parameters.items() if value is not None})
-    path = f"/v1/environments/{name}/task-difficulty?{query}"
-    rows = await ask_platform(path, list[_TaskDifficulty], most=DIFFICULTY_BYTES, seconds=DIFFICULTY_SECONDS)
-    rewards: dict[int, float] = {}
-    counts: dict[int, int] = {}
-    for row in rows:  # one for each variant
-        rewards[row.task_index] = rewards.get(row.task_index, 0.0) + row.avg_reward * row.num_rollouts
-        counts[row.task_index] = counts.get(row.task_index, 0) + row.num_rollouts
-    return {index: rewards[index] / count for index, count in counts.items() if count}
