@@ -102,7 +102,7 @@ def sinks(outcome: Outcome, config: RunConfig, folder: Path) -> dict[str, str]:
     terminal = Terminal(file=io.StringIO(), width=10_000)
     rows = episode_rows("Episode", entry, None)
     record = record_of(folder)
-    terminal.print(episode_view(rows, record))
+    terminal.print(episode_view(rows))
     slime, miles = SlimeSample(tokens=[9]), MilesSample(tokens=[9])
     fill(slime, outcome, text_of=DECODE)
     samples: list[Any] = [slime, *split(miles, outcome, text_of=DECODE)]

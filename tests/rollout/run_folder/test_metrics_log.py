@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from orl_core.config import EnvironmentConfig, RunConfig
 from orl_core.errors import OrlError
-from orl_rollout.run_folder.metrics_log import MetricsRow, append, overall, read
-from orl_rollout.run_folder.record import read_record
+from orl_rollout.run_folder.metrics_log import append, overall, read
 from orl_rollout.run_folder.summary import Summary
 
 CONFIG = RunConfig(environments={"A/B": EnvironmentConfig()})
@@ -27,13 +26,6 @@ def test_the_figures_are_those_of_first_and_last_evaluation(path: Path) -> None:
     made = Summary.of(CONFIG, read(path))
     assert (made.success_before, made.success_after) == (0.25, 0.75)
     assert (made.seconds_per_step, made.rollouts, made.steps) == (2.0, 16, 1)
-
-
-def test_a_record_tells_once_whether_it_is_graded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = read_record(path.parent)
-    assert record.graded
-    monkeypatch.setattr(MetricsRow, "overall", None)
-    assert record.graded
 
 
 def test_a_metric_over_all_environments_has_one_meaning() -> None:

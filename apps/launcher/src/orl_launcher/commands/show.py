@@ -16,7 +16,7 @@ from msgspec import structs
 from orl_core.errors import OrlError, boundary
 from orl_rollout.episodes.journal import Entry, journal_files, read_journal
 from orl_rollout.run_folder.metrics_log import TRAINING_METRICS, Kind
-from orl_rollout.run_folder.record import Record, journal_of, read_record
+from orl_rollout.run_folder.record import Record, journal_of
 
 from orl_launcher import cli, invocation
 from orl_launcher.conversations import rows_of
@@ -84,15 +84,12 @@ def run(arguments: argparse.Namespace) -> int:
         console.print(f"{len(chosen)} episodes: {arguments.html}")
     else:
         ((number, entry),) = chosen
-        console.print(episode_view(episode_rows(f"episode {number}", entry, decoder), record))
+        console.print(episode_view(episode_rows(f"episode {number}", entry, decoder)))
     return 0
 
 
 def latest_run() -> Path:
-    """Return the folder in runs/ that was begun last, or whose journal was written last, of those that have played.
-
-    A line names a newer one. If none has played, it is returned.
-    """
+    """Return the folder in runs/ that was begun last, or whose journal was written last."""
     written = [
         (file.stat().st_mtime, folder)
         for folder in RUNS.glob("*/")
@@ -101,16 +98,7 @@ def latest_run() -> Path:
     ]
     if not written:
         raise cli.UsageError(f"{RUNS}: no run here. Give the folder of a run")
-    latest = max(written)[1]
-    played = next((folder for _, folder in sorted(written, reverse=True) if _has_played(folder)), latest)
-    if played != latest:
-        cli.console(stderr=True).print(f"{latest} is newer, and no episode of it has ended")
-    return played
-
-
-def _has_played(folder: Path) -> bool:
-    """Return True if the journal of a run is not empty."""
-    return any(file.is_file() and file.stat().st_size for file in journal_files(read_record(folder).journal))
+    return max(written)[1]
 
 
 def _title(number: int, entry: Entry) -> str:
@@ -178,5 +166,5 @@ def _show_overview(path: Path, record: Record, chosen: list[tuple[int, Entry]]) 
     if not chosen:
         console.print("no episode to show")
         return
-    console.print(episodes_table(starmap(row_of, chosen), record))
+    console.print(episodes_table(starmap(row_of, chosen)))
     console.print(f"to show one: {invocation()} show {path} --episode N", style="dim")

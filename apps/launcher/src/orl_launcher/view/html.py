@@ -15,7 +15,7 @@ from orl_core.text import visible
 
 from orl_launcher.view.pieces import Piece, Role
 from orl_launcher.view.svg import draw, spark
-from orl_launcher.view.wording import count, duration, moment, noted, number, percent, result, thousands
+from orl_launcher.view.wording import count, duration, moment, noted, number, percent, thousands
 
 KEPT = 300  # characters of a long observation that stay in sight
 
@@ -35,7 +35,7 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = (number, percent, duration, count, thousands, noted, result, moment, draw, spark, folded)
+    filters = (number, percent, duration, count, thousands, noted, moment, draw, spark, folded)
     cast("dict[str, Any]", environment.filters).update({each.__name__: each for each in filters})
     return environment
 

@@ -41,12 +41,11 @@ ORDERS: dict[str, Callable[[IndexRow], Any]] = {
     "lowest reward": lambda row: (row.reward is None, row.reward or 0.0, row.number),
 }
 KINDS = {"training": False, "held-out": True}  # by `evaluation`
-VERDICTS = {"success": "won", "no success": "lost", "error": "error"}
 # By the names of the form: the field, how it is compared, and how the value is read.
 FILTERS: dict[str, tuple[str, Callable[[Any, Any], bool], type[str] | type[float] | dict[str, Any]]] = {
     "environment": ("environment", operator.eq, str),
     "kind": ("evaluation", operator.eq, KINDS),
-    "verdict": ("verdict", operator.eq, VERDICTS),
+    "verdict": ("verdict", operator.eq, str),
     "ending": ("stop_reason", operator.eq, str),
     "task": ("task", operator.eq, str),
     "step_from": ("step", operator.ge, float),

@@ -29,7 +29,6 @@ from orl_launcher.view.wording import (
     noted,
     number,
     percent,
-    result,
     success_rate,
 )
 
@@ -151,7 +150,7 @@ def overview(record: Record) -> Iterator[Table]:
     yield from (table for table in (*tables, *([results_table(results)] if results else [])) if table.row_count)
 
 
-def episodes_table(rows: Iterable[EpisodeRow], record: Record) -> Table:
+def episodes_table(rows: Iterable[EpisodeRow]) -> Table:
     """Make a table with one row for each episode of a run or a journal."""
     table = plain_table("", "step", "", "reward", "turns", "stopped", "task")
     table.columns[-1].justify = "left"
@@ -159,7 +158,7 @@ def episodes_table(rows: Iterable[EpisodeRow], record: Record) -> Table:
         table.add_row(
             str(row.number),
             f"{'' if row.step is None else row.step}{' eval' if row.evaluation else ''}",
-            Text(result(row.verdict, record), style=VERDICTS[row.verdict]),
+            Text(row.verdict, style=VERDICTS[row.verdict]),
             "" if row.reward is None else number(row.reward),
             str(row.turns),
             row.stop_reason,
@@ -174,11 +173,9 @@ def _short(key: str) -> str:
     return f"{place.partition('/')[2]}/{digest[:6]}"
 
 
-def episode_view(rows: EpisodeRows, record: Record) -> RenderableType:
+def episode_view(rows: EpisodeRows) -> RenderableType:
     """Return one episode of a run or a journal, turn by turn."""
-    head = Text.assemble(
-        (rows.title, "bold"), "  ", (result(rows.verdict, record), VERDICTS[rows.verdict]), f"  {rows.facts}"
-    )
+    head = Text.assemble((rows.title, "bold"), "  ", (rows.verdict, VERDICTS[rows.verdict]), f"  {rows.facts}")
     parts: list[RenderableType] = [head, Text(f"{rows.task}  rollout {rows.rollout}", style="dim")]
     if rows.error:
         parts.append(Text(rows.error, style="red"))

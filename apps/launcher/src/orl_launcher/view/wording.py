@@ -8,7 +8,6 @@ from typing import Any, cast
 from orl_core.text import visible
 from orl_rollout.results.metrics import wilson
 from orl_rollout.run_folder.metrics_log import Tally
-from orl_rollout.run_folder.record import Record
 
 
 def number(value: float) -> str:
@@ -32,11 +31,6 @@ def rate(share: float, n: float, counted: str = "") -> str:
     """Write a share of `n` trials with its 95 % interval: 62 % (45 to 77 %, n 33). `counted` says more of n."""
     low, high = wilson(share, n)
     return f"{percent(share)} ({100 * low:.0f} to {percent(high)}, {counted or f'n {n:.0f}'})"
-
-
-def result(verdict: str, record: Record) -> str:
-    """Write a verdict: won or lost only if all rewards of the run are 0 or 1."""
-    return verdict.replace("won", "success").replace("lost", "no success") if record.graded else verdict
 
 
 def success_rate(share: float | None, tally: Tally) -> str:

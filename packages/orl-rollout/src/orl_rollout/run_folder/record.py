@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any, cast
@@ -96,11 +95,6 @@ class Record(Struct, frozen=True, kw_only=True, dict=True):
         """Return the time that the run took; while it is not known, that of its steps and evaluations."""
         total = self.summary.get("seconds_total")
         return total if isinstance(total, int | float) else sum(point.seconds for point in self.points)
-
-    @cached_property
-    def graded(self) -> bool:
-        """Return whether rewards may differ from 0 and 1. The mean of those is the success rate."""
-        return not self.points or any(point.overall("reward") != point.overall("success") for point in self.points)
 
     @property
     def steps(self) -> range:
