@@ -130,17 +130,3 @@ def test_missing_signal_is_told_once_while_training(tmp_path: Path) -> None:
             metrics_log.append(path, "train", step, counts(0, success=0.0, groups=4.0, equal_groups=share), seconds=1)
     assert out.getvalue().count("No signal in steps 1 to 3") == 1
     assert out.getvalue().count("No signal") == 1
-
-
-def test_drift_of_turns_is_told_everywhere(capsys: Capture, tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "runs" / "drifting")
-    path, out = folder / "metrics.jsonl", io.StringIO()
-    path.unlink()
-    with following(path, None, Console(file=out, width=200)):
-        for step in range(1, 31):
-            lasting = counts(0, turns=3.0 - step / 15, tokens_per_turn=8.0 + step)
-            metrics_log.append(path, "train", step, lasting, seconds=1)
-    assert out.getvalue().count("drift apart") == 1
-    assert any("drift apart" in notice for notice in printed(capsys, "show", str(folder))["notices"])
-    healthy = make_run(tmp_path / "runs" / "healthy")
-    assert printed(capsys, "show", str(healthy))["notices"] == []

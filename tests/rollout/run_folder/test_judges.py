@@ -1,4 +1,4 @@
-"""The judges of a run: steps without a signal, turns that drift apart, and logprobs that differ."""
+"""The judges of a run: steps without a signal, and logprobs that differ."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import structs
 from orl_core.config import EnvironmentConfig, RunConfig
-from orl_rollout.run_folder.judges import ENDS, WINDOW, LogprobDrift, fault_in, no_signal, turn_drift
+from orl_rollout.run_folder.judges import WINDOW, LogprobDrift, fault_in, no_signal
 from orl_rollout.run_folder.metrics_log import MetricsRow
 from orl_rollout.run_folder.summary import Summary
 
@@ -71,9 +70,6 @@ def test_stretch_names_its_steps_and_whether_it_is_the_run() -> None:
 def test_evaluations_are_no_steps() -> None:
     held_out = [MetricsRow(step=step, kind="eval", metrics={"A/B/success": 0.5}) for step in range(3)]
     assert no_signal([*held_out, *rows(FAILED, FAILED)]) is None
-    drifting = drifted((2.0, 8.0), (40.0, 4.0))
-    assert turn_drift(drifting) is not None
-    assert turn_drift([structs.replace(row, kind="eval") for row in drifting]) is None
 
 
 def test_several_environments_are_judged_together() -> None:
@@ -85,56 +81,6 @@ def test_summary_says_that_steps_had_no_signal() -> None:
     config = RunConfig(environments={"A/B": EnvironmentConfig()})
     assert b"no group had two different rewards" in Summary.of(config, rows(*[FAILED] * 3)).encode()
     assert b"no_signal" not in Summary.of(config, rows(*[LEARNING] * 3)).encode()
-
-
-Ends = tuple[float, float]
-STEPS = 30
-
-
-def drifted(turns: Ends, tokens: Ends, steps: int = STEPS) -> list[MetricsRow]:
-    """A run whose figures go from the first to the second value in even steps."""
-
-    def at(ends: Ends, step: int) -> float:
-        return ends[0] + (ends[1] - ends[0]) * step / (steps - 1)
-
-    return [
-        MetricsRow(
-            step=step + 1,
-            kind="train",
-            metrics={"A/B/turns": at(turns, step), "A/B/tokens_per_turn": at(tokens, step)},
-        )
-        for step in range(steps)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("turns", "tokens", "longer"),
-    [
-        ((5.0, 7.8), (300.0, 60.0), False),  # cua-lite#13
-        ((3.5, 1.2), (8.0, 48.0), True),
-        ((3.5, 3.2), (8.0, 8.0), None),  # `just train-local`
-        ((2.0, 4.0), (11.0, 11.0), None),
-        ((3.0, 6.0), (50.0, 200.0), None),  # both grow: longer episodes, longer thoughts
-        ((3.0, 3.1), (200.0, 50.0), None),
-        ((3.0, 1.0), (11.0, 13.0), None),
-    ],
-)
-def test_opposite_trends_alone_are_a_drift(turns: Ends, tokens: Ends, longer: bool | None) -> None:
-    drift = turn_drift(drifted(turns, tokens))
-    assert (drift and drift.longer) == longer
-
-
-def test_few_steps_are_not_compared() -> None:
-    assert turn_drift(drifted((2.0, 8.0), (40.0, 4.0), steps=2 * ENDS - 1)) is None
-
-
-def test_steps_without_turns_are_left_out() -> None:
-    broken = [MetricsRow(step=step, kind="train", metrics={"A/B/rollouts": 8.0}) for step in range(100, 120)]
-    old = [MetricsRow(step=step, kind="train", metrics={"A/B/turns": 3.0}) for step in range(200, 220)]
-    drift = turn_drift([*drifted((2.0, 8.0), (40.0, 4.0)), *broken, *old])
-    assert drift is not None
-    assert drift.step == STEPS
-    assert f"{drift.turns[1]:.3g}" in drift.text
 
 
 MOST = 0.1

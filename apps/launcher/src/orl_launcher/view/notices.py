@@ -1,4 +1,4 @@
-"""Remarks on a run, the same in the terminal, on a page and in JSON: its error, what could not train, what drifts."""
+"""Remarks on a run, the same in the terminal, on a page and in JSON: its error, what could not train."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ def notices_of(record: Record) -> Iterator[str]:
         yield f"In {len(unmet)} of {len(record.points)} measurements, calls that agents demanded were not made."
     if silent := record.no_signal:
         yield silent.text
-    if drift := record.turn_drift:
-        yield drift.text
 
 
 def unjudged(record: Record) -> str:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections import deque
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 from orl_rollout.edge.files import lines_of, meanwhile
 from orl_rollout.logs import work
-from orl_rollout.run_folder.judges import STEPS, no_signal, turn_drift
+from orl_rollout.run_folder.judges import STEPS, no_signal
 from orl_rollout.run_folder.metrics_log import MetricsRow, parse_row, tally_of
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -53,7 +54,7 @@ class Course:
     def __init__(self, steps: int | None, clock: Clock = time.monotonic) -> None:
         self._steps, self._pace = steps, Pace(clock)
         self._success = self._left = ""
-        self._trained: list[MetricsRow] = []
+        self._trained = deque[MetricsRow](maxlen=STEPS)
         self._said: set[object] = set()
 
     def line(self, row: MetricsRow) -> str:
@@ -82,15 +83,15 @@ class Course:
         words = [_step(row, self._steps), self._left, success and f"success {success}", self._success]
         return "  ".join(filter(None, words))
 
-    def warnings(self, row: MetricsRow) -> Iterator[str]:
-        """Yield, once for each cause, that the latest steps had no signal, or that turns and tokens drift apart."""
+    def warning(self, row: MetricsRow) -> str:
+        """Return, once for each cause, that the latest steps had no signal."""
         if row.kind == "train":
             self._trained.append(row)
-        silence, drift = no_signal(self._trained[-STEPS:]), turn_drift(self._trained)
-        for warning, cause in ((silence, silence and silence.cause), (drift, drift and drift.longer)):
-            if warning and cause not in self._said:
-                self._said.add(cause)
-                yield warning.text
+        silence = no_signal(self._trained)
+        if silence is None or silence.cause in self._said:
+            return ""
+        self._said.add(silence.cause)
+        return silence.text
 
 
 def _success(row: MetricsRow) -> str:
@@ -127,7 +128,7 @@ def following(path: Path, steps: int | None, console: Console, clock: Clock = ti
                 if row.kind == "eval" or not (console.is_terminal or row.step % EVERY):
                     latest = clock()
                     console.print(line, style="yellow" if str(tally_of([row])) else None)
-                for warning in course.warnings(row):
+                if warning := course.warning(row):
                     console.print(warning, style="yellow")
 
         with meanwhile(follow, "progress"):

@@ -1,13 +1,13 @@
-"""Judges of a run, from the metrics of its steps: no signal, turns that drift apart, logprobs that differ.
+"""Judges of a run, from the metrics of its steps: no signal, and logprobs that differ.
 
-Each is decided in this one place. Terminal, summary, report and viewer show the first two. Whoever reads the metrics
+Each is decided in this one place. Terminal, summary, report and viewer show the first one. Whoever reads the metrics
 hands the differences of logprobs over, and ends the run if there is a `fault`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from statistics import fmean, median
+from statistics import median
 from typing import Literal
 
 from msgspec import Struct
@@ -28,10 +28,6 @@ REASONS: dict[Cause, str] = {
     "equal": "no group had two different rewards. Raise n_samples or the temperature, or look at how the environment "
     "rewards",
 }
-
-ENDS = 5  # steps at each end of training, of which the means are compared
-TURNS = 1.25  # times: turns that changed by less stayed as they were
-TOKENS = 2.0  # times: the same for the tokens of a turn
 
 DIFFERENCE = "logprob_difference"  # in metrics.jsonl
 WINDOW = 8  # steps, of which the median counts
@@ -61,7 +57,9 @@ def no_signal(rows: Iterable[MetricsRow]) -> NoSignal | None:
     those whose rollouts all ended in ERROR.
     """
     known: list[tuple[int, Cause | Literal["signal"]]] = [
-        (row.step, cause) for row in _training(rows) if (cause := _cause_of(row)) is not None
+        (row.step, cause)
+        for row in sorted((row for row in rows if row.kind == "train"), key=lambda row: row.step)
+        if (cause := _cause_of(row)) is not None
     ]
     silent: list[tuple[int, Cause]] = []
     for step, cause in reversed(known):
@@ -81,10 +79,6 @@ def no_signal(rows: Iterable[MetricsRow]) -> NoSignal | None:
     )
 
 
-def _training(rows: Iterable[MetricsRow]) -> list[MetricsRow]:
-    return sorted((row for row in rows if row.kind == "train"), key=lambda row: row.step)
-
-
 def _cause_of(row: MetricsRow) -> Cause | Literal["signal"] | None:
     """Return why a step had no signal, or that it had one; None if that cannot be known."""
     if row.overall("unrewarded") and row.overall("rewards") == 0.0:
@@ -95,52 +89,6 @@ def _cause_of(row: MetricsRow) -> Cause | Literal["signal"] | None:
         return "signal"
     success = row.overall("success")
     return "solved" if success == 1.0 else "failed" if success == 0.0 else "equal"
-
-
-class TurnDrift(Struct, frozen=True, kw_only=True):
-    """Means at the beginning of training, and those of the latest steps, the last of which is `step`."""
-
-    step: int
-    turns: tuple[float, float]
-    tokens: tuple[float, float]
-
-    @property
-    def longer(self) -> bool:
-        """Return True if a turn has more tokens than before."""
-        return self.tokens[1] > self.tokens[0]
-
-    @property
-    def text(self) -> str:
-        """Return it in words."""
-        advice = (
-            "The model may no longer end its actions: look at valid calls, and lower the learning rate"
-            if self.longer
-            else "The loss may reward short actions: compare reasoning in the first and the last episodes"
-        )
-        return (
-            f"Turns drift apart from their length: turns went from {self.turns[0]:.3g} to {self.turns[1]:.3g}, tokens "
-            f"of a turn from {self.tokens[0]:.3g} to {self.tokens[1]:.3g}, at step {self.step}. {advice}."
-        )
-
-
-def turn_drift(rows: Iterable[MetricsRow]) -> TurnDrift | None:
-    """Return how turns and tokens of a turn drifted apart, from the first to the latest ENDS steps.
-
-    A run's reward does not show it: in one run turns grew by 56 % while responses lost 80 % of their length, at the
-    same accuracy (cua-lite#13). Steps without turns are left out: all of their rollouts ended in ERROR.
-    """
-    known = [
-        (row.step, turns, tokens)
-        for row in _training(rows)
-        if (turns := row.overall("turns")) and (tokens := row.overall("tokens_per_turn"))
-    ]
-    if len(known) < 2 * ENDS:
-        return None
-    first, latest = known[:ENDS], known[-ENDS:]
-    turns, tokens = ((fmean(row[place] for row in first), fmean(row[place] for row in latest)) for place in (1, 2))
-    longer_turns = turns[1] >= turns[0] * TURNS and tokens[0] >= tokens[1] * TOKENS
-    fewer_turns = turns[0] >= turns[1] * TURNS and tokens[1] >= tokens[0] * TOKENS
-    return TurnDrift(step=latest[-1][0], turns=turns, tokens=tokens) if longer_turns or fewer_turns else None
 
 
 class LogprobDrift:

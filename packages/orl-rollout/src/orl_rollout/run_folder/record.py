@@ -18,7 +18,7 @@ from orl_core.errors import ConfigError
 from orl_rollout.edge.files import read_lines
 from orl_rollout.run_folder import metrics_log
 from orl_rollout.run_folder.config_file import read_object
-from orl_rollout.run_folder.judges import NoSignal, TurnDrift, no_signal, turn_drift
+from orl_rollout.run_folder.judges import NoSignal, no_signal
 from orl_rollout.run_folder.metrics_log import Kind, MetricsRow, Tally, names_in, tally_of
 
 FILES = ("config.json", "metrics.jsonl")
@@ -161,11 +161,6 @@ class Record(Struct, frozen=True, kw_only=True, dict=True):
     def no_signal(self) -> NoSignal | None:
         """Return the latest steps if they had nothing to learn from."""
         return no_signal(self.points)
-
-    @property
-    def turn_drift(self) -> TurnDrift | None:
-        """Return how turns and the tokens of a turn drifted apart, if they did."""
-        return turn_drift(self.points)
 
     @property
     def learned_nothing(self) -> bool:
