@@ -25,8 +25,8 @@ turns_of = st.lists(
 )
 
 
-def outcome(turns: Turns, stop: StopReason = StopReason.FINISHED, *, named: bool = False) -> Outcome:
-    """A rollout of these turns. `named` answers have a `sequence_id`, as a server's may have."""
+def outcome(turns: Turns, stop: StopReason = StopReason.FINISHED) -> Outcome:
+    """A rollout of these turns."""
     made = tuple(
         Turn(
             observation=tuple(shown),
@@ -35,7 +35,6 @@ def outcome(turns: Turns, stop: StopReason = StopReason.FINISHED, *, named: bool
                     token_ids=tuple(ids),
                     logprobs=tuple(-(at + 1) / 8 - place / 64 for place in range(len(ids))),
                     finish_reason="stop",
-                    extras={"sequence_id": f"s{at}"} if named else {},
                 ),
             ),
             action=Action(),

@@ -1,30 +1,25 @@
-"""Rows for the server: T1, T2, T6 and T8 of the cookbook's recipe, provenance, turn advantages, several rows (L7)."""
+"""Rows for the server: T1, T2, T6 and T8 of the cookbook's recipe, turn advantages, several rows (L7)."""
 
 from __future__ import annotations
 
 import itertools
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import structs
 from orl_core.datum import Datum
 from orl_core.estimators import ESTIMATORS
 from orl_core.trajectory import StopReason
 from orl_rollout.training.rows import Row, rows_of, trained_ids
 from orl_testing.tinker import model
-from orl_tinker.rows import tinker_datum
+from orl_tinker.policy import tinker_datum
 
-from tests.kit import paid_turns
-from tests.kit.paid_turns import Turns, split, turns_of
+from tests.kit.paid_turns import Turns, outcome, split, turns_of
 from tests.tinker.recipe import build_datum
-from tests.tinker.serving import NAMED
 
 GRPO = ESTIMATORS["grpo"]
-outcome = partial(paid_turns.outcome, named=NAMED)
 
 
 def row_of(datum: Datum, advantage: float) -> Row:
@@ -82,28 +77,6 @@ def test_rollout_that_ran_out_of_tokens_trains_what_it_sampled():
     ]
 
 
-@given(turns_of)
-def test_spans_tile_the_row_and_name_its_ids(turns: Turns):
-    (datum,) = outcome(turns).datums
-    made = tinker_datum(row_of(datum, 1.0), 1)
-    whole = [*datum.prompt, *datum.response]
-    known: dict[str, tuple[list[int], list[int]]] = {}
-    shown: list[int] = []
-    for at, (observed, ids, _) in enumerate(turns):
-        shown += observed
-        known[f"s{at}"] = (list(shown), ids)
-        shown += ids
-    for name, ids in (("model_input_spans", whole[:-1]), ("loss_fn_input_spans", whole[1:])):
-        named = [
-            token
-            for span in getattr(made, name, None) or ()
-            for token in known[span.sequence_id][type(span).__name__.startswith("Sampled")][span.offset :][
-                : span.length
-            ]
-        ]
-        assert named == (ids if NAMED else [])
-
-
 @given(st.lists(turns_of, min_size=2, max_size=4), st.booleans())
 def test_rollout_counts_once_as_one_row_or_as_several(rollouts: list[Turns], turns: bool):
     """L7: the loss of a batch does not depend on the rows."""
@@ -136,10 +109,3 @@ def test_loss_does_not_grow_with_the_ids_of_a_batch():
     assert ours[0] == pytest.approx(ours[1], abs=1e-7)
     assert theirs[1] == pytest.approx(2 * theirs[0])
     assert abs(ours[0]) > 1e-3
-
-
-def test_row_without_a_name_for_each_answer_has_no_spans():
-    (datum,) = outcome([([1], [2], 1.0)]).datums
-    bare = structs.replace(datum, generations=tuple(structs.replace(one, extras={}) for one in datum.generations))
-    assert getattr(tinker_datum(row_of(bare, 1.0), 1), "model_input_spans", None) is None
-    assert isinstance(bare, Datum)

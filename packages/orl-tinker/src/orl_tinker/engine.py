@@ -16,8 +16,6 @@ from orl_core.trajectory import Generation
 from orl_rollout.loop.clock import postpone
 from tinker import ModelInput, SampledSequence, SamplingParams
 
-from orl_tinker.rows import SEQUENCE
-
 LOOK_SECONDS = 0.5  # between two looks for an answer
 _IGNORED = frozenset({"no_stop_trim", "skip_special_tokens"})  # the server neither trims nor decodes
 _TAKEN = {"max_new_tokens", "stop_token_ids", "sampling_seed", "temperature", "top_p", "top_k"}
@@ -49,7 +47,6 @@ class TinkerEngine:
             finish_reason=sequence.stop_reason,
             weight_version=version,
             seconds=time.monotonic() - started,
-            extras={SEQUENCE: getattr(sequence, SEQUENCE, None)},  # none with SDK 0.25
         )
 
     async def _awaited(self, answer: asyncio.Future[SampledSequence]) -> SampledSequence:

@@ -12,13 +12,12 @@ from orl_core.config import TrainerConfig
 from orl_rollout.run_folder.judges import DIFFERENCE
 from orl_rollout.run_folder.metrics_log import with_common_names
 from orl_rollout.training.rows import Row, trained_ids
-from tinker import AdamParams, ForwardBackwardOutput
+from tinker import AdamParams, Datum, ForwardBackwardOutput, ModelInput
 
 from orl_tinker.adapters import Adapters, Update
 from orl_tinker.engine import TinkerEngine
 from orl_tinker.options import own_options
 from orl_tinker.resume import Saved, write_checkpoint
-from orl_tinker.rows import tinker_datum
 
 NAMES = {"loss:sum": "loss", "unclipped_grad_l2:mean": "grad_norm"}
 
@@ -72,6 +71,27 @@ class TinkerPolicy:
             weight_decay=trainer.weight_decay or 0.0,
             grad_clip_norm=self._clip,
         )
+
+
+def tinker_datum(row: Row, ids: int) -> Datum:
+    """Return what the server trains for `row`, in an update of so many `ids`.
+
+    The row of the ids x0 ... xN shows x0 ... xN-1 and trains x1 ... xN. So an id's target, logprob and advantage are at
+    the place at which the model sees the ids before it. An id that does not train has the advantage 0. The server sums
+    the loss over all ids of an update, so advantages are divided by the number of trained ids: the learning rate then
+    does not depend on it, and a rollout counts once, whether it comes as one row or as several (law L7).
+    """
+    datum = row.datum
+    whole = [*datum.prompt, *datum.response]
+    before = [0.0] * (len(datum.prompt) - 1)
+    return Datum(
+        model_input=ModelInput.from_ints(whole[:-1]),
+        loss_fn_inputs={
+            "target_tokens": whole[1:],  # pyright: ignore[reportArgumentType]
+            "logprobs": [*before, *datum.logprobs],  # pyright: ignore[reportArgumentType]
+            "advantages": [*before, *(gained / ids for gained in row.advantages)],  # pyright: ignore[reportArgumentType]
+        },
+    )
 
 
 def difference_of(rows: Sequence[Row], trained: ForwardBackwardOutput) -> float | None:

@@ -1,8 +1,7 @@
 """A stand-in for a Tinker server: the routes that the public SDK calls, answered with the SDK's own messages.
 
 Work on one model is done in the order of its `seq_id`s, and a request that comes twice is answered once. The stand-in
-fails on demand, keeps what it was sent, and checks each claim of provenance against what it sampled. It knows nothing
-of orl, and answers every SDK since 0.25.
+fails on demand, and keeps what it was sent. It knows nothing of orl, and answers every SDK since 0.25.
 """
 
 # pyright: basic
@@ -70,7 +69,6 @@ class TinkerServer:
         self.draws: list[dict[str, Any]] = []
         self.tamper: Tamper | None = None
         self.models: dict[str, Adapted] = {}
-        self.sequences: dict[str, tuple[tuple[int, ...], list[int]]] = {}
         self._samplers: dict[str, tuple[str, Weights | None]] = {}  # checkpoint and adapters by sampling session
         self._loaded: dict[str, tuple[Adapted, str]] = {}  # by checkpoint: what samples, and whose adapters it has
         self._sessions: set[str] = set()
@@ -234,25 +232,7 @@ class TinkerServer:
         }
         if any(len(one) != len(ids) for one in inputs.values()):
             raise _Refused(400, f"{len(ids)} ids, and inputs of {[len(one) for one in inputs.values()]}")
-        if hasattr(datum, "model_input_spans"):  # since SDK 0.26
-            self._check_spans(datum.model_input_spans, [int(token) for token in ids])
-            self._check_spans(datum.loss_fn_input_spans, inputs["target_tokens"].tolist())
         return Row(ids=tuple(map(int, ids)), inputs=inputs)
-
-    def _check_spans(self, spans: Any, ids: list[int]) -> None:
-        """Refuse a row whose ids are not those that its spans name."""
-        start = 0
-        for span in spans:
-            kind = span.WhichOneof("span")
-            claim = getattr(span, kind)
-            if claim.sequence_id not in self.sequences:
-                raise _Refused(400, f"no sequence {claim.sequence_id}")
-            whole = self.sequences[claim.sequence_id][kind == "sampled_tokens"]
-            if list(whole[claim.offset : claim.offset + claim.length]) != ids[start : start + claim.length]:
-                raise _Refused(400, f"ids {start} and on are not those of {claim.sequence_id}")
-            start += claim.length
-        if spans and start != len(ids):
-            raise _Refused(400, f"spans of {start} ids for {len(ids)}")
 
     def _on_optim_step(self, body: dict[str, Any]) -> dict[str, Any]:
         model = self._model(body["model_id"])
@@ -331,8 +311,7 @@ class TinkerServer:
             held.load(weights)
         self._loaded[checkpoint] = (held, sampler)
         answers: list[wire.SampleResponse] = []
-        for (request_id, one), drawn in zip(queue, draw(held.model, [one for _, one in queue]), strict=True):
-            self.sequences[request_id] = (one.ids, drawn.ids)
+        for drawn in draw(held.model, [one for _, one in queue]):
             sequence = wire.SampledSequence(
                 stop_reason=wire.STOP_REASON_STOP if drawn.stopped else wire.STOP_REASON_LENGTH,
                 tokens=np.array(drawn.ids, np.int32).tobytes(),
