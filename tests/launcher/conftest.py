@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from orl_launcher.doctor import model
+from orl_launcher.doctor import doctor
 from orl_rollout.runtime import stack
 
 from tests.kit.collector import Collector
@@ -19,7 +19,7 @@ KEYS = ("OPENREWARD_API_KEY", "OPENREWARD_URL", "ORL_TRAINER_PYTHON", "TOKEN", "
 @pytest.fixture(autouse=True)
 def own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Work in an empty folder, with none of this machine's keys. A checkpoint is certified once for all tests."""
-    for module, name in product((model, stack), ("open_tokenizer", "open_renderer")):
+    for module, name in product((doctor, stack), ("open_tokenizer", "open_renderer")):
         monkeypatch.setattr(module, name, open_once(name))
     for name in KEYS:
         monkeypatch.delenv(name, raising=False)

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from orl_launcher.main import main
 from orl_launcher.view.catalog import Catalog, state_of
-from orl_launcher.view.curves import charts_of
 from orl_launcher.view.progress import Course, following
-from orl_launcher.view.report import write_report
+from orl_launcher.view.report import charts_of, write_report
 from orl_rollout.run_folder import metrics_log
 from orl_rollout.run_folder.metrics_log import MetricsRow
 from orl_rollout.run_folder.record import read_record

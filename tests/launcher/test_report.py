@@ -7,9 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
-from orl_launcher.view.curves import charts_of
 from orl_launcher.view.evaluations import results_of
-from orl_launcher.view.report import write_report
+from orl_launcher.view.report import charts_of, write_report
 from orl_launcher.view.svg import NUMBER, SECONDS, SHARE, Drawing, Line, Stroke, draw
 from orl_rollout.results.metrics import wilson
 from orl_rollout.run_folder.record import read_record

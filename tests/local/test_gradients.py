@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import torch
 from orl_core.estimators import ESTIMATORS
-from orl_local.algorithm import Algorithm
 from orl_local.engine.lora import with_adapters
 from orl_local.learner import Learner
-from orl_local.settings import Settings
+from orl_local.settings import Algorithm, Settings
 from peft import get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM

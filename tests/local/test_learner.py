@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from msgspec import structs
 from orl_core.errors import ConfigError, EngineError, OrlError
 from orl_local import scoring
-from orl_local.algorithm import ALGORITHMS
 from orl_local.batch import micro_batches
 from orl_local.learner import Learner, Peers
+from orl_local.settings import ALGORITHMS
 from orl_rollout.run_folder.metrics_log import TRAINING_METRICS
 from orl_rollout.training.rows import Row
 from torch import Tensor

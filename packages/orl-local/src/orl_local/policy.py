@@ -28,7 +28,7 @@ FAIL_SECONDS = 5.0  # between two ranks that fail together
 
 
 class LocalPolicy:
-    """The weights of `worker` and the engine that samples with them; see `orl_rollout.training.policy.Policy`.
+    """The weights of `worker` and the engine that samples with them; see `orl_rollout.training.course.Policy`.
 
     `ahead`: the engine samples during an update, too.
     """

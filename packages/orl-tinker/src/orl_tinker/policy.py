@@ -23,7 +23,7 @@ NAMES = {"loss:sum": "loss", "unclipped_grad_l2:mean": "grad_norm"}
 
 
 class TinkerPolicy:
-    """See `orl_rollout.training.policy.Policy`. `saved` is what a checkpoint says, but for its path and step."""
+    """See `orl_rollout.training.course.Policy`. `saved` is what a checkpoint says, but for its path and step."""
 
     def __init__(self, adapters: Adapters, trainer: TrainerConfig, saved: Saved, patience: float) -> None:
         self._adapters, self._trainer, self._saved = adapters, trainer, saved

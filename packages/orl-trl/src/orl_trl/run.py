@@ -58,7 +58,7 @@ logging.getLogger(GRPOTrainer.__module__).addFilter(lambda record: "All reward f
 class Seat(TrainerCallback):
     """The `rollout_func` of a GRPOTrainer that trains `model`: it asks, gets columns, trains, and asks again.
 
-    It is a policy, too; see `orl_rollout.training.policy.Policy`.
+    It is a policy, too; see `orl_rollout.training.course.Policy`.
     """
 
     trainer: GRPOTrainer

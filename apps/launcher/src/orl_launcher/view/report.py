@@ -5,7 +5,7 @@ It writes this file and changes nothing else. An interrupted run gets a page of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast
@@ -13,16 +13,17 @@ from typing import Any, cast
 from msgspec import Struct
 from orl_rollout.edge.files import replace
 from orl_rollout.episodes.journal import Entry, read_journal
-from orl_rollout.run_folder.metrics_log import MetricsRow
-from orl_rollout.run_folder.record import Record, read_record
+from orl_rollout.results.metrics import wilson
+from orl_rollout.run_folder.metrics_log import MetricsRow, tally_of
+from orl_rollout.run_folder.record import Record, read_record, running_mean
 
-from orl_launcher.view.curves import charts_of
 from orl_launcher.view.episode import EpisodeRows, episode_rows
 from orl_launcher.view.evaluations import results_of
 from orl_launcher.view.html import page
-from orl_launcher.view.notices import notices_of
+from orl_launcher.view.notices import notices_of, unjudged
 from orl_launcher.view.pieces import load_decoder
-from orl_launcher.view.wording import MAIN_METRICS, duration, flat, number, thousands
+from orl_launcher.view.svg import NUMBER, SECONDS, SHARE, Drawing, Line, Stroke
+from orl_launcher.view.wording import JUDGED, MAIN_METRICS, duration, flat, number, one_line, thousands
 
 FOREMOST = ("environments", "trainer", "eval")  # settings that are always in sight
 FIGURES = (
@@ -125,3 +126,83 @@ def _choose(first: dict[str, Entry], last: dict[str, Entry], kind: str) -> Examp
     improved = after.success and not before.success
     how = "that had no success before training and had it afterwards" if improved else "of both steps"
     return Examples(before, after, f"The first {kind} task {how}.")
+
+
+GROUPS = {  # of charts, by their headings
+    "Learning": (
+        ("success", "Success rate", SHARE),
+        ("reward", "Reward", NUMBER),
+        ("valid_calls", "Valid tool calls", SHARE),
+        ("turns", "Turns per episode", NUMBER),
+        ("tokens_per_turn", "Tokens sampled in a turn", NUMBER),
+        ("response_tokens", "Tokens of a response", NUMBER),
+    ),
+    "Policy": (
+        ("loss", "Loss", NUMBER),
+        ("kl", "KL from the reference model", NUMBER),
+        ("policy_kl", "KL of the update", NUMBER),
+        ("entropy", "Entropy, nats per token", NUMBER),
+        ("grad_norm", "Gradient norm", NUMBER),
+        ("learning_rate", "Learning rate", NUMBER),
+        ("clip_fraction", "Share of tokens clipped", NUMBER),
+        ("logprob_difference", "Logprobs, training against sampling", NUMBER),
+        ("staleness", "Staleness, batches", NUMBER),
+    ),
+    "Speed": (
+        ("step_seconds", "Time of a step", SECONDS),
+        ("rollout_seconds", "Time of rollouts", SECONDS),
+        ("train_seconds", "Time of training", SECONDS),
+        ("weight_sync_seconds", "Time of copying weights", SECONDS),
+    ),
+    "Machine": (
+        ("gpu_utilization", "GPU utilization of this machine", SHARE),
+        ("gpu_memory_gib", "GPU memory in use, GiB", NUMBER),
+        ("train_memory_gib", "GPU memory of training, GiB", NUMBER),
+    ),
+}
+CHARTS = [(group, name, title, units) for group, charts in GROUPS.items() for name, title, units in charts]
+SMOOTHED_FROM = 10  # steps of training from which a running mean is drawn over the raw values
+LABEL = 40  # characters of an environment's name
+EXACT = frozenset({"learning_rate"})  # chosen and not measured: a mean over steps would be wrong
+
+
+def charts_of(record: Record) -> tuple[Drawing, ...]:
+    """Return the charts for which the run has at least two points of one kind.
+
+    A chart has a line of training batches, one of held-out evaluations, and one of each environment that was evaluated.
+    """
+    charts = (
+        Drawing(
+            group=group,
+            title=title,
+            note=unjudged(record) if name in JUDGED else "",
+            strokes=tuple(_strokes(record, name)),
+            units=units,
+            band=_interval(record) if name == "success" else None,
+        )
+        for group, name, title, units in CHARTS
+    )
+    return tuple(chart for chart in charts if any(len(stroke.line.steps) > 1 for stroke in chart.strokes))
+
+
+def _strokes(record: Record, name: str) -> Iterator[Stroke]:
+    train, held_out = (Line(*record.curve(name, kind)) for kind in ("train", "eval"))
+    smooth = len(train.steps) >= SMOOTHED_FROM and name not in EXACT
+    if train.steps:
+        yield Stroke(line=train, style="raw" if smooth else "train")
+    if smooth:
+        yield Stroke(line=Line(train.steps, running_mean(train.values)), style="train")
+    for environment in record.evaluated:
+        line = Line(*record.curve(name, "eval", environment))
+        yield Stroke(line=line, style="set", label=one_line(environment.partition("/")[2], LABEL))
+    if held_out.steps:
+        yield Stroke(line=held_out, style="eval", dots=True)
+
+
+def _interval(record: Record) -> tuple[Line, Line] | None:
+    """Return the bounds of the held-out success rate, low and high; None without evaluations."""
+    points = [point for point in record.of_kind("eval") if point.overall("success") is not None]
+    bounds = [wilson(point.overall("success") or 0.0, tally_of([point]).judged) for point in points]
+    steps = tuple(point.step for point in points)
+    low, high = (Line(steps, tuple(bound[end] for bound in bounds)) for end in (0, 1))
+    return (low, high) if points else None

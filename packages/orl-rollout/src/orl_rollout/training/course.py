@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from msgspec import Struct, structs
 from orl_core.config import TrainerConfig
@@ -25,6 +26,7 @@ from orl_rollout.edge import interrupt
 from orl_rollout.edge.secrets import missing_key, unset_in
 from orl_rollout.gpus import gpu_usage
 from orl_rollout.logs import logger_of
+from orl_rollout.loop.engine import Engine
 from orl_rollout.results.metrics import evaluation_metrics, stats_of, training_metrics
 from orl_rollout.results.outcome import Outcome, load_reward
 from orl_rollout.run_folder import metrics_log
@@ -37,12 +39,37 @@ from orl_rollout.runtime.player import load_player
 from orl_rollout.runtime.workers import open_player
 from orl_rollout.tasks.file import read_tasks
 from orl_rollout.training.play import Batch, Player, compared, play
-from orl_rollout.training.policy import Policy
-from orl_rollout.training.rows import rows_of
+from orl_rollout.training.rows import Row, rows_of
 
 STALENESS = "staleness"  # in metrics.jsonl
 OpenPlayer = Callable[[Run, str], AbstractAsyncContextManager[Player]]
 logger = logger_of("orl")
+
+
+class Policy(Protocol):
+    """The weights that train, and the engine that samples with them. Its methods are called one at a time.
+
+    Each raises an OrlError if the run cannot continue.
+    """
+
+    async def update(self, rows: Sequence[Row], step: int) -> Mapping[str, float]:
+        """Make all updates of a step, from 1, on its rows. Return the numbers of training.
+
+        Without rows the weights stay as they are. `logprob_difference` among the numbers is judged by the Course.
+        """
+        ...
+
+    async def publish(self, version: str) -> Mapping[str, float]:
+        """Let the engine sample with the present weights, under the name `version`. Return numbers of the way there."""
+        ...
+
+    def engine(self) -> Engine:
+        """Return the engine of rollouts."""
+        ...
+
+    async def save(self, folder: Path, step: int) -> None:
+        """Write the checkpoint after `step` steps into `folder`, whole or not at all."""
+        ...
 
 
 class Schedule(Struct, frozen=True, kw_only=True):
