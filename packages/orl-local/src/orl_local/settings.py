@@ -14,7 +14,6 @@ from msgspec import Struct, structs
 from orl_core.config import RunConfig
 from orl_core.errors import ConfigError
 from orl_core.estimators import ESTIMATORS, OPTION, Estimator
-from orl_core.text import did_you_mean
 
 from orl_local.options import DEFAULTS, LocalOptions, own_options
 
@@ -23,26 +22,6 @@ TINY_LR, REAL_LR = 4e-4, 1e-6  # a tiny model needs large steps, which would rui
 LORA_LR = 10  # times: adapters need larger steps than the weights that they change
 CAP = 3.0  # of the correction
 TOKENS = 8192  # ids of a micro-batch, unless a GPU says how many fit
-# Options, and fields of TRL's GRPOConfig that say the same, which `trainer.flags` had before.
-MOVED: Mapping[str, str] = {
-    "--advantage-estimator": "loss_type",
-    "--advantage-estimator gspo": "importance_sampling_level",
-    "--checkpointing": "gradient_checkpointing activation_checkpointing",
-    "--clip-high": "epsilon_high",
-    "--clip-low": "epsilon",
-    "--correction": "vllm_importance_sampling_mode",
-    "--correction off": "vllm_importance_sampling_correction",
-    "--correction-cap": "vllm_importance_sampling_clip_max",
-    "--kl-coef": "beta",
-    "--lr": "learning_rate",
-    "--lr-decay-style": "lr_scheduler_type",
-    "--max-grad-norm": "max_grad_norm",
-    "--max-tokens-per-gpu": "per_device_train_batch_size",
-    "--optimizer": "optim",
-    "--save-total-limit": "save_total_limit",
-    "--updates": "gradient_accumulation_steps num_iterations steps_per_generation",
-    "--warmup": "warmup_steps",
-}
 
 
 class Algorithm(Struct, frozen=True, kw_only=True):
@@ -121,8 +100,11 @@ def settings_of(config: RunConfig, parameters: int | None, words: Sequence[str] 
     Raises:
         ConfigError: an option cannot be obeyed; the message names it.
     """
-    for word in words:
-        _refuse(word)
+    if words:
+        raise ConfigError(
+            f"`{words[0]}`: local takes --sglang-* after `--`, and no other flags. `orl train local --help` lists its "
+            "options, and `orl train trl` takes flags of TRL"
+        )
     trainer, own = config.trainer.with_defaults(DEFAULTS), own_options(config.trainer)
     algorithm = algorithm_named(trainer.advantage_estimator or "")
     _check(config, algorithm, own)
@@ -165,12 +147,3 @@ def _check(config: RunConfig, algorithm: Algorithm, own: LocalOptions) -> None:
     for name in ("adam_beta1", "adam_beta2", "adam_eps"):
         if own.optimizer == "adafactor" and getattr(config.trainer, name) is not None:
             raise ConfigError(f"`optimizer: adafactor` does not take `{name}`. Remove one of them")
-
-
-def _refuse(word: str) -> None:
-    name = word.lstrip("-").partition("=")[0].replace("-", "_")
-    for option, names in MOVED.items():
-        if name in names.split():
-            raise ConfigError(f"`{word}` is a flag of TRL. Use {option}, before `--`")
-    hint = did_you_mean(name, " ".join(MOVED.values()).split())
-    raise ConfigError(f"`{word}`: local takes --sglang-* after `--`, and no other flags{hint}, or use `orl train trl`")
