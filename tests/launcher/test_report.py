@@ -32,7 +32,6 @@ def test_a_whole_run(tmp_path: Path) -> None:
         "One episode, before and after",
         "Before, step 0",
         "After, step 30",
-        "Metrics",
         "Settings",
     ]
     sampled = [title for title in outline.titles if "logprob" in title]
@@ -86,7 +85,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
         lines.write(json.dumps(metrics) + "\n")
     page, outline = report_of(folder)
     assert outline.headings[0] == "<b>&"
-    assert page.count("&lt;script&gt;") == 4  # the model twice
+    assert page.count("&lt;script&gt;") == 3  # the model twice
 
 
 def test_an_interrupted_run_with_torn_files(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from msgspec import Struct
 from orl_rollout.edge.files import replace
 from orl_rollout.episodes.journal import Entry, read_journal
 from orl_rollout.results.metrics import wilson
-from orl_rollout.run_folder.metrics_log import MetricsRow, tally_of
+from orl_rollout.run_folder.metrics_log import tally_of
 from orl_rollout.run_folder.record import Record, read_record, running_mean
 
 from orl_launcher.view.episode import EpisodeRows, episode_rows
@@ -23,7 +23,7 @@ from orl_launcher.view.html import page
 from orl_launcher.view.notices import notices_of, unjudged
 from orl_launcher.view.pieces import load_decoder
 from orl_launcher.view.svg import NUMBER, SECONDS, SHARE, Drawing, Line, Stroke
-from orl_launcher.view.wording import JUDGED, MAIN_METRICS, duration, flat, number, one_line, thousands
+from orl_launcher.view.wording import JUDGED, MAIN_METRICS, duration, flat, one_line, thousands
 
 FOREMOST = ("environments", "trainer", "eval")  # settings that are always in sight
 FIGURES = (
@@ -67,27 +67,12 @@ def values_of(record: Record) -> dict[str, Any]:
         "charts": charts_of(record),
         "results": results_of(record),
         "notices": list(notices_of(record)),
-        **_metrics(record),
         "foremost": flat({key: value for key, value in record.config.items() if key in FOREMOST}),
         "settings": flat({key: value for key, value in record.config.items() if key not in FOREMOST}),
         "versions": ", ".join(map(" ".join, flat(cast("dict[str, Any]", versions))))
         if isinstance(versions, dict)
         else "",
     }
-
-
-def _metrics(record: Record) -> dict[str, list[Any]]:
-    """Return the columns of the metrics table and its rows: `ours`, and the `others`, which are the trainer's own."""
-    points: list[tuple[str, MetricsRow]] = []
-    for points_of_kind, label in ((record.of_kind("eval"), "held-out"), (record.of_kind("train"), "training")):
-        points += [(f"{label}, step {point.step}", point) for point in (*points_of_kind[:1], *points_of_kind[1:][-1:])]
-    prefixes = tuple(f"{prefix}/" for prefix in ("all", *record.environments))
-    ours: list[list[str]] = []
-    others: list[list[str]] = []
-    for name in sorted({name for _, point in points for name in point.metrics}):
-        cells = (number(point.metrics[name]) if name in point.metrics else "-" for _, point in points)
-        (ours if name.startswith(prefixes) else others).append([name, *cells])
-    return {"columns": ["metric", *(label for label, _ in points)], "ours": ours, "others": others}
 
 
 class Examples(Struct, frozen=True):
