@@ -232,25 +232,11 @@ def test_random_arguments_fit_their_schema() -> None:
         assert "left_out" not in arguments
 
 
-def agent_lines(lines: list[str], verdict: str) -> list[str]:
-    return [line for line in found(lines, verdict) if line.startswith("agent ")]
-
-
-def test_agent_plays_one_turn(doctor: Doctor, gallery: Served) -> None:
-    with engine(first) as url:
-        (told,) = agent_lines(doctor("--engine", url, agent="tests.kit.playing_agent:plays"), "ok")
-        (failed,) = agent_lines(doctor("--engine", url, "--agent", "tests.kit.playing_agent:idles", code=1), "failed")
-    assert "one turn in gallery/Echo: 1 ids sampled" in told
-    assert "no request to the model" in failed
+def test_agent_is_loaded_and_not_played(doctor: Doctor, gallery: Served) -> None:
+    for agent in ("true --now", "tests.kit.playing_agent:plays"):
+        assert any("agent can be loaded" in line for line in found(doctor("--agent", agent), "ok"))
+    assert any("PATH" in line for line in found(doctor("--agent", "no-such-program", code=1), "failed"))
     assert gallery.sessions == 0
-
-
-def test_agent_without_an_engine_is_only_looked_for(doctor: Doctor) -> None:
-    lines = doctor("--agent", "true --now")
-    assert agent_lines(lines, "ok") == ["agent true: the program is there"]
-    assert "--engine" in agent_lines(lines, "not checked")[0]
-    (line,) = agent_lines(doctor("--agent", "no-such-program", code=1), "failed")
-    assert "PATH" in line
 
 
 def test_secrets_are_named_with_where_they_are_and_never_shown(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,6 @@ from orl_launcher.reports import add_json, for_people, print_json
 DESCRIPTION = """\
 Check configuration, secrets, environments, tokenizer, first prompt, engine and trainer before a run.
 One session of each environment is opened and closed; with --fit, some episodes are played without a model.
-With an agent and --engine, one turn of the agent is played.
 Each line says what to do. No secret's value is shown.
 The exit code is 0 if no check failed, else 1.
 """
@@ -21,7 +20,7 @@ EXAMPLES = """\
   orl doctor --config configs/whodunit.yaml --model Qwen/Qwen3-4B --engine http://127.0.0.1:30000
   orl doctor --config configs/whodunit.yaml --model /models/Qwen3-4B --python /envs/slime/bin/python
   orl doctor --config configs/whodunit.yaml --model Qwen/Qwen3-4B --fit     before you rent a GPU
-  orl doctor --config configs/local.yaml --agent my_module:agent --engine http://127.0.0.1:30000   plays one turn of it
+  orl doctor --config configs/local.yaml --agent my_module:agent
 """
 
 

@@ -1,6 +1,6 @@
 """Run all checks of `orl doctor`, in the order in which a run needs things. A failed check does not stop the next.
 
-Nothing is written or trained. Only an agent and --fit play.
+Nothing is written or trained. Only --fit plays.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from orl_core import OrlError, Renderer, RunConfig
 from orl_core.config.limits import context_tokens_of
 from orl_core.render.tokenizer import Tokenizer
 from orl_rollout.edge.secrets import Scrubber
+from orl_rollout.runtime.player import load_player
 from orl_rollout.runtime.runtime import check_renderer
 from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
@@ -24,7 +25,7 @@ from orl_launcher.checkpoints import refuse_missing
 from orl_launcher.configuration import resolve
 from orl_launcher.doctor.engine import check_engine
 from orl_launcher.doctor.environments import Opened, check_environments, check_secrets
-from orl_launcher.doctor.episodes import check_agent, check_fit
+from orl_launcher.doctor.episodes import check_fit
 from orl_launcher.doctor.report import Report
 from orl_launcher.playground import is_made, made_model, playground, served_here
 from orl_launcher.reports import DoctorReport
@@ -66,7 +67,8 @@ def check_up(arguments: argparse.Namespace, *, plans: bool = True) -> DoctorRepo
         page.say("not checked", "the trainer starts its own engine. To check a running one, give --engine URL")
     if config.agent:
         page.group("agent")
-        check_agent(page, playing, arguments.engine, ready=bool(opened and reader))
+        if page.attempt("agent", lambda: load_player(config)):
+            page.say("ok", "the agent can be loaded. To play a task with it: orl rollout --agent ... --max-tasks 1")
     page.group("trainer")
     if plans:
         _trainer(page, config, folder, arguments)

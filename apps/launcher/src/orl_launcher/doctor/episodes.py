@@ -1,7 +1,7 @@
-"""Checks of `orl doctor` that play episodes: do context and budgets hold them (`--fit`), and one turn of an agent.
+"""The check of `orl doctor --fit`, which plays episodes: do context and budgets hold them?
 
-For `--fit` your function plays, else random calls: it needs no model and no GPU. One table shows how long
-prompt, results and episodes are, and each finding whether context, budgets and the model's format hold them.
+Your function plays, else random calls: it needs no model and no GPU. One table shows how long prompt, results and
+episodes are, and each finding whether context, budgets and the model's format hold them.
 """
 
 from __future__ import annotations
@@ -15,16 +15,14 @@ from statistics import fmean, median
 from typing import Any, cast
 
 from msgspec import structs
-from orl_core import ImageBlock, Message, OrlError, StopReason, ToolCall, ToolSpec, Trajectory
-from orl_core.config import AgentConfig, RunConfig
+from orl_core import ImageBlock, Message, StopReason, ToolCall, ToolSpec, Trajectory
+from orl_core.config import RunConfig
 from orl_core.config.limits import context_tokens_of
 from orl_rollout import Engine, OpenRewardClient, Outcome, open_runtime
 from orl_rollout.edge.http import UnsafeAnswer
 from orl_rollout.openreward.client import open_listing
 from orl_rollout.openreward.environment import list_tasks
 from orl_rollout.openreward.transport import Refusal
-from orl_rollout.recognised_engine import RecognisedEngine
-from orl_rollout.runtime.player import Player, load_player
 from orl_rollout.training.play import Batch, play
 
 from orl_launcher import cli
@@ -53,7 +51,7 @@ def check_fit(page: Report, config: RunConfig, named: str | None) -> None:
     table = plain_table(*COLUMNS, title=f"{EPISODES} episodes each, by {by}: median (most); lengths in ids")
     for name in config.environments:
         player = ScriptedPlayer(function, name)
-        work = partial(_play, page, config, name, player, cast("Engine", player), EPISODES)
+        work = partial(_play, page, config, name, player)
         outcomes = page.await_(name, work, stage="importing the SDK")
         if outcomes:
             played = [outcome.trajectory for outcome in outcomes]
@@ -67,44 +65,8 @@ def check_fit(page: Report, config: RunConfig, named: str | None) -> None:
         cli.console().print(table)
 
 
-def check_agent(page: Report, config: RunConfig, url: str | None, *, ready: bool) -> None:
-    """Load the agent, and play one turn with it against the engine at `url`, in the first environment.
-
-    The turn is played only if an environment opens and a tokenizer is certified: then it is `ready`.
-    """
-    agent = config.agent_config or AgentConfig()
-    name = f"agent {agent.name}"
-    player = page.attempt(name, lambda: load_player(config))
-    if player is None:
-        return
-    if not ready or url is None:
-        page.say("ok", f"{name}: {'the program is there' if agent.command else 'it can be imported'}")
-        needs = "--engine URL" if url is None else "an environment that opens and a certified tokenizer"
-        page.say("not checked", f"{name}: no turn is played without {needs}")
-        return
-    if turn := page.await_(name, lambda: _one_turn(page, config, player, url), stage="playing a turn"):
-        page.say("ok", f"{name}: {turn}")
-
-
-async def _one_turn(page: Report, config: RunConfig, player: Player, url: str) -> str:
-    """Play one turn of the first task, and return what happened. Refuse a rollout that ended in ERROR."""
-    name, environment = next(iter(config.environments.items()))
-    environments = {**config.environments, name: structs.replace(environment, max_turns=1)}
-    short = structs.replace(config, environments=environments)
-    async with RecognisedEngine(url, context_tokens=context_tokens_of(config)) as engine:
-        (outcome,) = await _play(page, short, name, player, engine, 1)
-    trajectory = outcome.trajectory
-    if trajectory.error:
-        raise OrlError(trajectory.error)
-    (turn,) = trajectory.turns
-    calls = f", {len(turn.results)} calls of tools" if turn.results else ""
-    return f"played one turn in {name}: {len(turn.action_ids)} ids sampled{calls}; it ended with {trajectory.ending}"
-
-
-async def _play(
-    page: Report, config: RunConfig, name: str, player: Player, engine: Engine, count: int
-) -> list[Outcome]:
-    """Play `count` episodes of the first tasks of an environment. Nothing is recorded or uploaded.
+async def _play(page: Report, config: RunConfig, name: str, player: ScriptedPlayer) -> list[Outcome]:
+    """Play EPISODES of the first tasks of an environment. Nothing is recorded or uploaded.
 
     The SDK's server keeps its first listing for questions by number. Here several tasks are listed once more.
     """
@@ -112,15 +74,15 @@ async def _play(
     with playground(quiet) as reachable:
         async with OpenRewardClient(reachable) as client:
             listing = await open_listing(client, name, reachable.environments[name].splits[0])
-            tasks = [task async for task in list_tasks(listing, range(min(count, listing.size)))]
+            tasks = [task async for task in list_tasks(listing, range(min(EPISODES, listing.size)))]
             with suppress(Refusal, UnsafeAnswer):  # the server numbers its tasks, or they are too many for one answer
-                again = await listing.remote.list_tasks(listing.split) if count > 1 else ()
+                again = await listing.remote.list_tasks(listing.split)
                 if any(task.task_spec != dict(other.task_spec) for task, other in zip(tasks, again, strict=False)):
                     advice = "Return them in the same order each time"
                     page.say("warning", f"{name}: a second listing of its tasks begins with others. {advice}")
-        batch = Batch(tasks=[*islice(cycle(tasks), count)], name="doctor", sampling={"temperature": 1.0})
+        batch = Batch(tasks=[*islice(cycle(tasks), EPISODES)], name="doctor", sampling={"temperature": 1.0})
         async with open_runtime(reachable, str(reachable.trainer.model), "", 1, player) as runtime:
-            return await play(batch, runtime, engine, lambda outcome: outcome)
+            return await play(batch, runtime, cast("Engine", player), lambda outcome: outcome)
 
 
 def random_calls(_: Sequence[Message], tools: Sequence[ToolSpec]) -> ToolCall | str:
