@@ -80,9 +80,6 @@ GPT_OSS = vocabulary_of(
 )
 MINIMAX_ADDED = "<think> </think> <minimax:tool_call> </minimax:tool_call> <fim_prefix>"
 MINIMAX = vocabulary_of("[e~[", bos="]~!b[", special="]!p~[ ]~b] ]!d~[", added=MINIMAX_ADDED)
-MINIMAX_M1 = vocabulary_of(
-    "<end_of_sentence>", bos="<beginning_of_sentence>", special="<begin_of_document> <end_of_document>"
-)
 GEMMA4 = vocabulary_of(
     *("<eos>", "<eos>", "<turn|>", "<|tool_response>"),
     bos="<bos>",
@@ -164,7 +161,6 @@ FAMILIES = {
     "kimi_k2": Family("kimi_k2", KIMI, "kimi_k2"),
     "gpt_oss": Family("gptoss", GPT_OSS, "gpt_oss", calls_per_action=1, append_only=False),
     "minimax_m2": Family("minimax_m2", MINIMAX, "minimax", append_only=False),
-    "minimax_m1": Family("minimax_m1", MINIMAX_M1, "minimax_m1"),
     "xlam": Family("xlam", QWEN, "json_array", append_only=False),
     "command_r7b": Family("command_r7b", COHERE, "cohere", append_only=False),
     "cohere2_moe": Family("cohere2_moe", COHERE, "cohere", thinking=True, append_only=False),

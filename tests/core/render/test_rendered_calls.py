@@ -19,9 +19,8 @@ from tests.core.render.conversations import few
 from tests.core.tools.wire import without_ids
 from tests.kit.families import FAMILIES, renderer, tokenizer
 
-NAMES = ["minimax_m1", "xlam"]
+NAMES = ["xlam"]
 AWKWARD = {  # keys and names of tools that the format escapes
-    "minimax_m1": ('a"b', "é\n", "</tool_calls>"),
     "json_array": ('a"b', "é\n", "[{"),
 }
 KINDS: dict[type[object], str] = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}

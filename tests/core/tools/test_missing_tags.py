@@ -25,7 +25,6 @@ NAMED = {
     **dict.fromkeys(("hermes", "glm45", "glm45, compact"), "<tool_call>"),
     **dict.fromkeys(("deepseek, V3", "deepseek, V3.1"), "<｜tool▁call▁begin｜>"),
     **dict.fromkeys(("pythonic, LFM2", "pythonic, LFM2 in JSON", "lfm2_5"), "<|tool_call_start|>"),
-    **dict.fromkeys(("minimax_m1", "minimax_m1, Hunyuan"), "<tool_calls>"),
     "kimi_k2": "<|tool_call_begin|>",
     "mistral, compact": "[TOOL_CALLS]",
     "pythonic, Llama 4": "<|python_start|>",

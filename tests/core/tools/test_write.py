@@ -17,7 +17,7 @@ from tests.core.tools.wire import any_calls, quiet_calls, tools_for, without_ids
 
 ESCAPING: tuple[ToolFormat, ...] = (
     *("hermes", "llama3", "mistral", "deepseek", "kimi_k2", "gpt_oss", "pythonic", "cohere", "olmo3"),
-    *("minimax_m1", "json_array", "opened_array"),
+    *("json_array", "opened_array"),
 )
 
 

@@ -166,8 +166,6 @@ WIRES = {
     "pythonic, Llama 4": Wire("pythonic", _python(repr), "<|python_start|>[", ", ", "]<|python_end|>"),
     "pythonic, LFM2": Wire("pythonic", _python(repr), *_LFM),
     "pythonic, LFM2 in JSON": Wire("pythonic", _written(_ARGUMENTS), *_LFM),
-    "minimax_m1": Wire("minimax_m1", _written(_ARGUMENTS), "<tool_calls>\n", "\n", "\n</tool_calls>"),
-    "minimax_m1, Hunyuan": Wire("minimax_m1", _written(_ARGUMENTS), "<tool_calls>[", ", ", "]</tool_calls>"),
     "json_array": Wire("json_array", _written(_ARGUMENTS), "[", ", ", "]"),
     "cohere": Wire(
         "cohere",

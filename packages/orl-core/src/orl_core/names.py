@@ -25,7 +25,6 @@ ToolFormat = Literal[
     "gemma4",
     "olmo3",
     "seed_oss",
-    "minimax_m1",
     "json_array",
     "lfm2_5",
     "opened_array",

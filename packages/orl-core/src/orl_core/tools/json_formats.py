@@ -8,35 +8,11 @@ from functools import partial
 
 from msgspec import structs
 
-from orl_core.messages import FailureKind
 from orl_core.names import ToolFormat
 from orl_core.tools.format import OBJECT, Spelling, array, paragraphs, writer
 from orl_core.tools.json_calls import CallShape, read_array, read_calls, read_name, read_named, read_object, read_one
 from orl_core.tools.scan import Mark, Marked, Scan
-from orl_core.tools.strict_json import skip_space
 from orl_core.tools.wire_format import THINKING, WireFormat, bare, frame
-
-
-def _read_block(scan: Scan, shape: CallShape) -> None:
-    """Read a block of one array, or of objects. A block is MALFORMED if it is empty or holds other text."""
-    known = len(scan.calls)
-    if scan.text.startswith("[", skip_space(scan.text, scan.at)):
-        read_array(scan, shape)
-    else:
-        while scan.text.startswith("{", place := skip_space(scan.text, scan.at)):
-            scan.jump(place)
-            if not read_object(scan, shape):
-                break
-    start = scan.at
-    mark = scan.go(start, shape.stops)
-    stray = scan.text[start : scan.at].strip()
-    if stray or len(scan.calls) == known:
-        kind = FailureKind.UNCLOSED if mark is None else FailureKind.MALFORMED
-        what = "unexpected text in the block of tool calls" if stray else "the block of tool calls is empty"
-        scan.fail(kind, f"{what}; write {shape.example}", start)
-    if mark is not None and mark.delimiter in shape.closing:
-        scan.pass_mark()
-
 
 _LLAMA_TAG = "<|python_tag|>"
 _LLAMA_TEXT = ("<|python_start|>", "<|python_end|>")
@@ -114,16 +90,6 @@ FORMATS: Mapping[ToolFormat, WireFormat] = {
             write=writer(f"<tool_call>\n{OBJECT}\n</tool_call>"),
             families=("qwen2.5", "qwen3", "qwen3-vl", "qwen3-next", "granite-4", "granite-4.0", "smollm3"),
             examples=(("<tool_call>", '"name"'),),
-        ),
-    ),
-    # MiniMax-M1 writes one object a line in its block, Hunyuan-A13B one array.
-    "minimax_m1": _format(
-        CallShape(stops=("<tool_calls>", "</tool_calls>"), closing=("</tool_calls>",)),
-        _read_block,
-        Spelling(
-            write=writer(f"<tool_calls>\n{OBJECT}\n</tool_calls>"),
-            families=("hunyuan-a13b",),
-            examples=(("<tool_calls>", '"name"'),),
         ),
     ),
     # Granite 3: `<|tool_call|>[…]`; Nemotron Nano v2: `<TOOLCALL>[…]</TOOLCALL>`. What follows the array is text.
