@@ -173,14 +173,8 @@ def test_a_folder_or_file_that_is_not_there(capsys: Capture, tmp_path: Path) -> 
     assert "no journal" in capsys.readouterr().err
 
 
-def test_a_page_of_episodes(capsys: Capture, run: Path, tmp_path: Path) -> None:
+def test_failed_episodes_alone_are_listed(capsys: Capture, run: Path) -> None:
     assert shown(capsys, str(run / JOURNAL), "--failed").count("lost") == 3
-    out = tmp_path / "failed.html"
-    assert "3 episodes" in shown(capsys, str(run), "--failed", "--html", str(out))
-    outline = outline_of(out.read_text(encoding="utf-8"))
-    assert outline.tags["article"] == 3
-    shown(capsys, str(run / JOURNAL), "--html", str(out))
-    assert "did not finish" not in out.read_text(encoding="utf-8")
 
 
 def entry_of(key: str, *, won: bool, step: int, index: int = 0, evaluation: bool = True, prompt: str = "") -> Entry:
@@ -299,12 +293,6 @@ def test_show_prints_curves_and_episodes(capsys: Capture, tmp_path: Path) -> Non
     assert one["verdict"] == "won"
     assert one["conversations"][0]["messages"][0]["tool_calls"][0]["function"]["name"] == "guess"
     assert len(one["conversations"][0]["data"][0]["logprobs"]) > 50
-
-
-def test_show_refuses_json_and_html(capsys: Capture, tmp_path: Path) -> None:
-    run = make_run(tmp_path / "demo")
-    assert main(["show", str(run), "--json", "--html", str(tmp_path / "page.html")]) == 2
-    assert not (tmp_path / "page.html").exists()
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""`orl show`: show a run's folder or a journal in the terminal, or write one self-contained page.
+"""`orl show`: show a run's folder or a journal in the terminal.
 
 A journal may be larger than memory: it is read from beginning to end, and only what is shown is held. Its files may
 also be read with `zstdcat`: each holds lines of JSON.
@@ -13,7 +13,6 @@ from itertools import islice, starmap
 from pathlib import Path
 
 from msgspec import structs
-from orl_core.errors import OrlError, boundary
 from orl_rollout.episodes.journal import Entry, journal_files, read_journal
 from orl_rollout.run_folder.metrics_log import TRAINING_METRICS, Kind
 from orl_rollout.run_folder.record import Record, journal_of
@@ -30,15 +29,13 @@ from orl_launcher.view.tables import curves_table, episode_view, episodes_table,
 from orl_launcher.view.wording import MAIN_METRICS
 
 ROWS = 20  # episodes that the terminal lists
-ARTICLES = 50  # episodes that a page shows whole
 
 DESCRIPTION = "Show a run or a journal of episodes."
 EXAMPLES = """\
-  orl show                                   the latest run that has played
+  orl show                                   the latest run
   orl show runs/local                        curves and the last episodes
   orl show runs/local --episode 12           one episode: text, trained tokens in colour, calls, rewards, times
   orl show runs/local --failed               the last episodes without success
-  orl show runs/local --failed --html failed.html
 """
 
 
@@ -49,42 +46,28 @@ def add_options(options: cli.Parser) -> None:
         metavar="PATH",
         type=Path,
         nargs="?",
-        help="a run's folder or a journal's file (default: the latest run that has played)",
+        help="a run's folder or a journal's file (default: the latest run)",
     )
-    options.add_argument("--html", metavar="OUT", type=Path, help="write a self-contained HTML page to this file")
     options.add_argument("--episode", metavar="N", type=int, help="show one episode, by its number; -1 is the last")
     options.add_argument("--failed", action="store_true", help="show only episodes that did not succeed")
     add_json(options)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show the run, or write the page."""
+    """Show the run."""
     path: Path = arguments.path or latest_run()
     record = record_of(path)
     journal = journal_of(path)
-    console = cli.console()
-    overview = not arguments.html and arguments.episode is None
-    if arguments.json and arguments.html:
-        raise cli.UsageError("--json prints to the terminal, and --html writes a page. Give one of the two")
-    chosen = _chosen(journal, arguments, ROWS if overview else ARTICLES)
+    whole = arguments.episode is not None
+    chosen = _chosen(journal, arguments)
     if arguments.json:
-        print_json(_report(path, record, chosen, whole=arguments.episode is not None))
-        return 0
-    if overview:
-        _show_overview(path, record, chosen)
-        return 0
-    decoder = load_decoder(journal, path, journal.parent)
-    if arguments.html:
-        from orl_launcher.view.report import page_of
-
-        rows = [episode_rows(_title(*one), one[1], decoder) for one in chosen]
-        with boundary(OrlError, f"writing {arguments.html}"):
-            page = page_of(record, "Episodes", f"The last {len(chosen)} that match.", rows)
-            arguments.html.write_text(page, encoding="utf-8")
-        console.print(f"{len(chosen)} episodes: {arguments.html}")
-    else:
+        print_json(_report(path, record, chosen, whole=whole))
+    elif whole:
         ((number, entry),) = chosen
-        console.print(episode_view(episode_rows(f"episode {number}", entry, decoder)))
+        rows = episode_rows(f"episode {number}", entry, load_decoder(journal, path, journal.parent))
+        cli.console().print(episode_view(rows))
+    else:
+        _show_overview(path, record, chosen)
     return 0
 
 
@@ -101,17 +84,13 @@ def latest_run() -> Path:
     return max(written)[1]
 
 
-def _title(number: int, entry: Entry) -> str:
-    return f"Episode {number}{'' if entry.step is None else f', step {entry.step}'}"
-
-
-def _chosen(path: Path, arguments: argparse.Namespace, most: int) -> list[tuple[int, Entry]]:
-    """Return the episode that was asked for, or the last `most`."""
+def _chosen(path: Path, arguments: argparse.Namespace) -> list[tuple[int, Entry]]:
+    """Return the episode that was asked for, or the last ROWS."""
     wanted: int | None = arguments.episode
     numbered = enumerate(read_journal(path), start=1)
     matching = (one for one in numbered if not (arguments.failed and one[1].success))
     if wanted is None:
-        return [*deque(matching, most)]
+        return [*deque(matching, ROWS)]
     if wanted < 0:
         last = deque(matching, min(-wanted, sys.maxsize))
         chosen = [*last][:1] if len(last) == -wanted else []

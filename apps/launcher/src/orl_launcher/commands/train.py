@@ -197,7 +197,7 @@ def _conclude(folder: Path, arguments: argparse.Namespace) -> None:
     try:
         line = f"The report: {write_report(folder)}"
     except OSError as fault:  # the end of the training itself counts
-        line = f"No report: {fault}. To make it: {invocation()} show {folder} --html report.html"
+        line = f"No report: {fault}"
     for table in overview(record):
         console.print(table)
     for line in untrained(record):
