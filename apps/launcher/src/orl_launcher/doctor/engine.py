@@ -11,7 +11,6 @@ from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Any
 
-import aiohttp
 import msgspec
 from orl_core import EngineError, RunConfig, boundary
 from orl_core.config.limits import context_tokens_of
@@ -52,27 +51,17 @@ async def check_answers(url: str) -> None:
 
 
 async def _ask(url: str) -> dict[str, Any]:
-    """Return the facts that the server tells; for a router, its workers and the facts of one of them."""
+    """Return the facts that the server tells of itself and of its model."""
     with boundary(EngineError, "asking whether it is up"):
         async with HttpClient(url) as http:
             async with http.request("GET", "/health", headers={}) as answer:
                 if answer.status != 200:
                     raise EngineError(f"GET /health: HTTP {answer.status}")
             about = await _fields_of(http, "model_info", "server_info")
-            if "model_path" in about:
-                return about
-            workers: list[dict[str, Any]] = (await _fields_of(http, "workers")).get("workers", [])
-            healthy = [str(worker["url"]) for worker in workers if worker.get("is_healthy")]
-            if workers and not healthy:
-                raise EngineError(f"a router without a healthy worker (of {len(workers)})")
-            models: list[dict[str, Any]] = [] if workers else (await _fields_of(http, "v1/models")).get("data", [])
-            for model in models[:1]:
-                about |= {"model_path": model.get("root"), "context_length": model.get("max_model_len")}
-            if workers:
-                about["workers"] = f"a router, {len(healthy)} of {len(workers)} workers healthy"
-        with suppress(aiohttp.ClientError, ValueError):  # this machine may not reach a worker
-            async with HttpClient(next(iter(healthy), url)) as http:
-                about |= await _fields_of(http, "model_info", "server_info")
+            if "model_path" not in about:
+                models: list[dict[str, Any]] = (await _fields_of(http, "v1/models")).get("data", [])
+                for model in models[:1]:
+                    about |= {"model_path": model.get("root"), "context_length": model.get("max_model_len")}
         return about
 
 
@@ -91,7 +80,7 @@ async def _fields_of(http: HttpClient, *names: str) -> dict[str, Any]:
 def _say_about(page: Report, config: RunConfig, url: str, about: dict[str, Any]) -> None:
     model, named = about.get("model_path"), config.trainer.model
     version = about.get("weight_version")
-    facts = ("up", about.get("workers"), model and f"serves {model}", version and f"weights `{version}`")
+    facts = ("up", model and f"serves {model}", version and f"weights `{version}`")
     page.say("ok", f"{url}: {', '.join(filter(None, facts))}")
     if isinstance(model, str) and named and PurePosixPath(model).name.lower() != PurePosixPath(named).name.lower():
         page.say("warning", f"{url}: serves {model}, but the tokenizer is that of {named}. Check that they match")
