@@ -49,7 +49,7 @@ def test_plan_says_what_a_run_would_do(checkpoint: Path, tmp_path: Path, monkeyp
     ("model", "trainer", "subject"),
     [
         (None, {}, "trainer.model"),
-        ("", {"flags": {"beta": 1}}, "--kl-coef"),
+        ("", {"flags": {"beta": 1}}, "--sglang-"),
         ("", {"load": "runs/x/checkpoint"}, "runs/x/checkpoint"),
         ("no/such/folder", {}, "no/such/folder"),
         ("", {"advantage_estimator": "ppo"}, "ppo"),
