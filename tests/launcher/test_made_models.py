@@ -11,7 +11,7 @@ import pytest
 with warnings.catch_warnings():
     # What third parties deprecate among themselves while they are imported is theirs.
     warnings.simplefilter("ignore")
-    import transformers.models.qwen3.modeling_qwen3  # noqa: F401
+    from transformers.models.qwen3 import modeling_qwen3  # noqa: F401
 from orl_core import ConfigError, EnvironmentConfig, Renderer, RunConfig, TrainerConfig
 from orl_core.config import load_config
 from orl_launcher import made_models

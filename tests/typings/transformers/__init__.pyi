@@ -1,0 +1,36 @@
+"""Names of transformers from their own modules: its package names 400 modules, which a third of `just types` read."""
+
+from transformers.cache_utils import Cache as Cache
+from transformers.cache_utils import DynamicCache as DynamicCache
+from transformers.cache_utils import EncoderDecoderCache as EncoderDecoderCache
+from transformers.configuration_utils import PretrainedConfig as PretrainedConfig
+from transformers.generation.configuration_utils import GenerationConfig as GenerationConfig
+from transformers.generation.logits_process import LogitsProcessor as LogitsProcessor
+from transformers.generation.logits_process import LogitsProcessorList as LogitsProcessorList
+from transformers.generation.logits_process import TopPLogitsWarper as TopPLogitsWarper
+from transformers.generation.stopping_criteria import StoppingCriteria as StoppingCriteria
+from transformers.generation.stopping_criteria import StoppingCriteriaList as StoppingCriteriaList
+from transformers.hf_argparser import HfArgumentParser as HfArgumentParser
+from transformers.modeling_utils import PreTrainedModel as PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING as CONFIG_MAPPING
+from transformers.models.auto.configuration_auto import AutoConfig as AutoConfig
+from transformers.models.auto.modeling_auto import AutoModelForCausalLM as AutoModelForCausalLM
+from transformers.models.auto.tokenization_auto import AutoTokenizer as AutoTokenizer
+from transformers.models.byt5.tokenization_byt5 import ByT5Tokenizer as ByT5Tokenizer
+from transformers.models.cohere.configuration_cohere import CohereConfig as CohereConfig
+from transformers.models.gemma2.configuration_gemma2 import Gemma2Config as Gemma2Config
+from transformers.models.llama.modeling_llama import LlamaForCausalLM as LlamaForCausalLM
+from transformers.models.opt.configuration_opt import OPTConfig as OPTConfig
+from transformers.models.qwen3.configuration_qwen3 import Qwen3Config as Qwen3Config
+from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM as Qwen3ForCausalLM
+from transformers.models.qwen3_moe.configuration_qwen3_moe import Qwen3MoeConfig as Qwen3MoeConfig
+from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeForCausalLM as Qwen3MoeForCausalLM
+from transformers.processing_utils import ProcessorMixin as ProcessorMixin
+from transformers.tokenization_utils_base import PreTrainedTokenizerBase as PreTrainedTokenizerBase
+from transformers.tokenization_utils_tokenizers import PreTrainedTokenizerFast as PreTrainedTokenizerFast
+from transformers.trainer import Trainer as Trainer
+from transformers.trainer_callback import TrainerCallback as TrainerCallback
+from transformers.trainer_callback import TrainerControl as TrainerControl
+from transformers.trainer_callback import TrainerState as TrainerState
+from transformers.training_args import TrainingArguments as TrainingArguments
+from transformers.utils import logging as logging
