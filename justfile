@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE := ""
 
 run := "uv run --extra local --group dev"
 parallel := "-n auto --dist worksteal"
-quick := '-o faulthandler_timeout=120 -m "not slime and not miles and not servers and not agents and not frameworks and not browser and not nodes and not smollm2 and not tasks and not slow"'
+quick := '-o faulthandler_timeout=120 -m "not slime and not miles and not servers and not agents and not frameworks and not browser and not nodes and not smollm2 and not tasks and not runs and not slow"'
 # tests of three packages that need a fourth one
 beyond := "--ignore=tests/rollout/test_memory.py --ignore=tests/core/test_config_reference.py --ignore=tests/rollout/edge/test_bombs.py --ignore=tests/gateway/test_branches.py --ignore=tests/gateway/test_unplayed.py"
 
@@ -120,7 +120,7 @@ wheels:
 release version:
     uv run --no-project python tools/release.py "$@"
 
-# agents browser environments frameworks lowest newest nodes servers signals smollm2 tasks
+# agents browser environments frameworks lowest newest nodes runs servers signals smollm2 tasks
 [group('nightly')]
 nightly name *arguments:
     @shift; just _{{name}} "$@"
@@ -173,7 +173,7 @@ _lowest *arguments:
     uv pip install --quiet --python .venv-lowest --resolution lowest-direct -e packages/orl-core -e packages/orl-rollout -e packages/orl-gateway -e packages/orl-testing
     uv pip freeze --quiet --python .venv-lowest --exclude-editable > .venv-lowest/lowest.txt
     uv pip install --quiet --python .venv-lowest --constraint .venv-lowest/lowest.txt pytest pytest-asyncio pytest-xdist hypothesis anthropic mcp openai sglang-router tiktoken
-    HYPOTHESIS_PROFILE="${HYPOTHESIS_PROFILE:-quick}" .venv-lowest/bin/python -m pytest {{parallel}} -m "not slow and not published and not slime and not miles and not servers and not agents and not browser" tests/core tests/rollout tests/gateway {{beyond}} "$@"
+    HYPOTHESIS_PROFILE="${HYPOTHESIS_PROFILE:-quick}" .venv-lowest/bin/python -m pytest {{parallel}} -m "not slow and not published and not slime and not miles and not servers and not agents and not browser and not runs" tests/core tests/rollout tests/gateway {{beyond}} "$@"
 
 # the quick suite with the newest versions, our upper bounds lifted, in .venv-newest; then the SDKs of Tinker. Names what breaks it
 _newest *arguments:
@@ -183,6 +183,10 @@ _newest *arguments:
 # the launcher against a Ray cluster of two nodes, in network namespaces of this machine: as root
 _nodes *arguments:
     {{run}} --group slime pytest -m nodes tests/nodes "$@"
+
+# more ranks, runs and benchmarks like those of `just check`: just nightly runs -k ranks
+_runs *arguments:
+    {{run}} pytest {{parallel}} -m runs "$@"
 
 # environments on the servers of older SDKs, which are installed from the package index: just nightly servers -k ors
 _servers *arguments:

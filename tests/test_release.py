@@ -161,7 +161,7 @@ def test_check_installs_extras_that_exist() -> None:
         assert {*extras.strip("[]").split(",")} <= {*project(name).get("optional-dependencies", ())}
 
 
-@pytest.mark.slow
+@pytest.mark.runs
 def test_wheels_as_the_workflow_makes_them(clone: Path) -> None:
     release.run("just", "wheels", cwd=clone)
     assert len([*release.archives(clone / "dist")]) == 2 * len(PACKAGES)
@@ -229,7 +229,7 @@ def installed(package: str, wheels: Path, folder: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("package", ALONE)
+@pytest.mark.parametrize("package", [*ALONE[:-1], pytest.param(ALONE[-1], marks=pytest.mark.runs)])
 def test_wheel_imports_alone_and_is_typed(package: str, wheels: Path, tmp_path: Path) -> None:
     python = installed(package, wheels, tmp_path)
     name = package.replace("-", "_")

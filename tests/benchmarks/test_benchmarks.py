@@ -22,12 +22,12 @@ def printed(console: Console) -> str:
     return console.file.getvalue()
 
 
-LIGHT = ("import-time",)  # the benchmarks that take less than a second at their smallest size
+HEAVY = ("workers", "night", "peers", "short")  # those of many processes, whose parts others play
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name not in LIGHT)) for name in command.BENCHMARKS],
+    [pytest.param(name, marks=pytest.mark.runs if name in HEAVY else pytest.mark.slow) for name in command.BENCHMARKS],
 )
 def test_a_benchmark_runs_and_complains_of_nothing(name: str) -> None:
     console = quiet()

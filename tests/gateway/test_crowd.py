@@ -29,7 +29,7 @@ def open_files() -> int:
     return len([*Path("/dev/fd").iterdir()])
 
 
-@pytest.mark.parametrize("agents", [28, pytest.param(256, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("agents", [28, pytest.param(256, marks=pytest.mark.runs)])
 def test_crowd_loses_no_sampled_id(agents: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_player, "GRACE_SECONDS", 0.1)
 

@@ -20,7 +20,7 @@ def environment(folder: Path, *packages: str) -> str:
     return python
 
 
-@pytest.mark.parametrize("trainer", ["slime", "miles"])
+@pytest.mark.parametrize("trainer", ["slime", pytest.param("miles", marks=pytest.mark.runs)])
 @pytest.mark.slow
 def test_an_environment_gets_the_adapter_and_keeps_its_versions(tmp_path: Path, trainer: str) -> None:
     python = environment(tmp_path / "env", "msgspec==0.19.0", "tenacity==9.1.2")
