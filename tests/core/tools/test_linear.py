@@ -5,8 +5,8 @@ Counted are the calls of functions, ours and the interpreter's, and the characte
 
 from __future__ import annotations
 
-import sys
-from typing import Any, SupportsIndex
+from cProfile import Profile
+from typing import SupportsIndex
 
 import pytest
 from orl_core.messages import ToolCall, ToolSpec
@@ -39,18 +39,9 @@ def copied(text: str, tool_format: ToolFormat) -> int:
 def called(text: str, tool_format: ToolFormat) -> int:
     """Calls made while `text` is parsed."""
     marked = mark(text, delimiters(tool_format))
-    calls = 0
-
-    def count(frame: Any, event: str, argument: Any) -> None:
-        nonlocal calls
-        calls += event in ("call", "c_call")
-
-    sys.setprofile(count)
-    try:
+    with Profile() as profile:
         parse_marked(marked, tool_format, tools=TOOLS)
-    finally:
-        sys.setprofile(None)
-    return calls
+    return sum(entry.callcount for entry in profile.getstats())
 
 
 def units(tool_format: ToolFormat) -> list[str]:
@@ -62,14 +53,18 @@ def units(tool_format: ToolFormat) -> list[str]:
     return [*units, *wires, *unopened, *(f"{wire} x" for wire in unopened)]
 
 
+@pytest.mark.parametrize(
+    "every", [pytest.param(False, marks=pytest.mark.slow), pytest.param(True, marks=pytest.mark.runs)]
+)
 @pytest.mark.parametrize("tool_format", TOOL_FORMATS)
-@pytest.mark.slow
-def test_twice_the_text_is_twice_the_work(tool_format: ToolFormat) -> None:
+def test_twice_the_text_is_twice_the_work(tool_format: ToolFormat, every: bool) -> None:
+    """Each unit alone, and behind each delimiter: each delimiter, or `every` unit."""
+    texts = delimiters(tool_format)
     for unit in units(tool_format):
-        for before in ("", *delimiters(tool_format)):
+        for before in ("", *(texts if every or unit in texts else ())):
             once, twice = (called(before + unit * size, tool_format) for size in (40, 80))
             assert twice <= 2.3 * once + 500, (before, unit)
-        once, twice = (copied(unit * size, tool_format) for size in (1000, 2000))  # beyond what is read of JSON at once
+        once, twice = (copied(unit * size, tool_format) for size in (100, 200))
         assert twice <= 2.3 * once + 500, unit
 
 
