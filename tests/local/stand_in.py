@@ -15,7 +15,7 @@ import torch
 from orl_local.engine.served_engine import ServedEngine
 from orl_local.engine.sglang_control import SglangControl
 from orl_local.engine.weights import SharedWeights
-from orl_local.planning import planned
+from orl_local.planning import Planned, planned
 from orl_local.policy import LocalPolicy
 from orl_local.rank import Rank
 from orl_rollout.edge import interrupt
@@ -123,8 +123,8 @@ class Direct:
 class Near:
     """The rank of a run on threads of this process; see `Worker`."""
 
-    def __init__(self, run: Run) -> None:
-        self.plan = planned(run)
+    def __init__(self, run: Run, plan: Planned | None = None) -> None:
+        self.plan = plan or planned(run)
         self.rank = Rank(self.plan, interrupt.check)
         self.rank.place()
 

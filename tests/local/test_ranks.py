@@ -25,7 +25,7 @@ from orl_local.engine.served_engine import Engines, ServedEngine, Server
 from orl_local.engine.shards import sharded
 from orl_local.engine.weights import fingerprints
 from orl_local.learner import ALONE, CPU, Peers, reference_of
-from orl_local.planning import planned
+from orl_local.planning import Planned, planned
 from orl_local.policy import Child, LocalPolicy, RankDied, Ranks
 from orl_local.rank import Met
 from orl_rollout.run_folder.contract import Run
@@ -40,12 +40,15 @@ from tests.kit.quick import every_fifth
 from tests.local.checkpoints import weights_of
 from tests.local.distance import ROUNDING, distance
 from tests.local.fakes import make_run
-from tests.local.stand_in import Direct, served
+from tests.local.stand_in import Direct, Near, served
 from tests.local.test_checkpoints import same as same_bits
 from tests.local.test_learner import CASES, same
 from tests.local.updates import SETTINGS, Step, learner_of, rows_for, step_of
 
 RANKS = 2
+shards = pytest.mark.parametrize(
+    "sharded", [pytest.param(True, marks=pytest.mark.slow), pytest.param(False, marks=pytest.mark.runs)]
+)
 
 
 def member(rollout: int, length: int) -> Member:
@@ -91,14 +94,13 @@ def together(checkpoint: Path, rows: Sequence[Row], count: int, **changes: Any) 
         return list(pool.map(lambda learner: step_of(learner, rows), learners))
 
 
-@pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("case", every_fifth(CASES))
-def test_ranks_have_the_gradients_of_one(checkpoint: Path, model: Any, case: str, split: bool) -> None:
+def test_ranks_have_the_gradients_of_one(checkpoint: Path, model: Any, case: str) -> None:
     """Three ranks have unequal rows; of seven, one has none."""
-    rows, changes = rows_for(model, split=split), {"updates": 2, "lr": 1e-2, **CASES[case]}
+    rows, changes = rows_for(model), {"updates": 2, "lr": 1e-2, **CASES[case]}
     expected = step_of(learner_of(checkpoint, **changes), rows)
-    for count in (3, 7):
-        for found in together(checkpoint, rows, count, **changes):
+    for count, parts in ((3, rows), (7, rows_for(model, split=True))):
+        for found in together(checkpoint, parts, count, **changes):
             same(found, expected)
 
 
@@ -128,7 +130,7 @@ def steps_of(checkpoint: Path, rows: Sequence[Row], cases: Sequence[str], peers:
     return steps
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(RANKS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [1, pytest.param(RANKS, marks=pytest.mark.runs)])
 def test_shards_have_the_gradients_of_one(
     checkpoint: Path, tmp_path: Path, model: Any, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,12 +159,15 @@ def run_of(folder: Path, checkpoint: Path, **trainer: Any) -> Run:
     return make_run(folder, checkpoint, max_logprob_difference=1e9, **trainer)
 
 
+def plan_of(run: Run, *, sharded: bool = False) -> Planned:
+    plan = planned(run)
+    return structs.replace(plan, sharded=sharded, schedule=structs.replace(plan.schedule, ahead=True))
+
+
 @asynccontextmanager
-async def placed(run: Run, count: int = RANKS, *, sharded: bool = False) -> AsyncGenerator[Ranks]:
-    async with Ranks(count, sharded=sharded) as ranks:
-        plan = planned(run)
-        ahead = structs.replace(plan.schedule, ahead=True)
-        await ranks.begin(structs.replace(plan, sharded=sharded, schedule=ahead))
+async def placed(run: Run, *, sharded: bool) -> AsyncGenerator[Ranks]:
+    async with Ranks(RANKS, sharded=sharded) as ranks:
+        await ranks.begin(plan_of(run, sharded=sharded))
         await ranks.call("place")
         yield ranks
 
@@ -171,104 +176,101 @@ async def fingerprints_of(ranks: Ranks) -> list[dict[str, int]]:
     return await asyncio.gather(*(child.call("fingerprints") for child in ranks.children))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("sharded", [False, True])
-@pytest.mark.parametrize("rank", [None, 4])
+async def continues(worker: Near | Ranks, saved: Path, rows: Sequence[Row], folder: Path) -> dict[str, int]:
+    """Check that `worker` holds what was `saved`, and sends it after an update. Return its fingerprints."""
+    again, sent = folder / "again", folder / "sent"
+    await worker.call("save", again, 2)
+    same_bits(again, saved)
+    await worker.call("take")
+    await worker.call("update", list(rows), 3)
+    await worker.call("write", sent)
+    expected = {name: one.bfloat16() for name, one in load_file(saved / "model.safetensors").items()}
+    torch.testing.assert_close(load_file(sent / "model.safetensors"), expected, rtol=0, atol=0)
+    return fingerprints(expected.items())
+
+
+@shards
+@pytest.mark.parametrize("rank", [None, pytest.param(4, marks=pytest.mark.runs)])
 async def test_processes_train_as_one(
     checkpoint: Path, tmp_path: Path, model: Any, rank: int | None, sharded: bool
 ) -> None:
     """Each checkpoint is that of the others, whichever ranks continue it. They send what was taken before an update."""
-    one, two, again, sent = (tmp_path / name for name in ("one", "two", "again", "sent"))
+    one, two = tmp_path / "one", tmp_path / "two"
     changes: dict[str, Any] = {"lora_rank": rank, "kl_coef": 0.1, "num_rollout": 9}
     run, rows = run_of(tmp_path / "run", checkpoint, **changes), rows_for(model, split=True)
-    for count, folder in ((1, one), (RANKS, two)):
-        async with placed(run, count, sharded=sharded and count > 1) as ranks:
+    async with placed(run, sharded=sharded) as ranks:
+        for worker, folder in ((Near(run, plan_of(run)), one), (ranks, two)):
             for step in (1, 2):
-                assert (await ranks.call("update", rows, step))["grad_norm"] > 0
-            await ranks.call("save", folder, 2)
-            first, *others = await fingerprints_of(ranks)
-            assert all(other == first for other in others)
+                assert (await worker.call("update", rows, step))["grad_norm"] > 0
+            await worker.call("save", folder, 2)
+        first, second = await fingerprints_of(ranks)
+        assert first == second
     assert distance(tensors_of(two), tensors_of(one)) < ROUNDING
     assert distance(tensors_of(two), tensors_of(checkpoint)) > 1e-4
-    for count, folder in ((1, two), (RANKS, one)) if sharded else ():
-        run = run_of(tmp_path / "run", checkpoint, load=str(folder), **changes)
-        async with placed(run, count, sharded=count > 1) as ranks:
-            await ranks.call("save", again, 2)
-            same_bits(again, folder)
-            await ranks.call("take")
-            await ranks.call("update", rows, 3)
-            await ranks.call("write", sent)
-            expected = {name: one.bfloat16() for name, one in load_file(folder / "model.safetensors").items()}
-            torch.testing.assert_close(load_file(sent / "model.safetensors"), expected, rtol=0, atol=0)
-            for told in await fingerprints_of(ranks):
-                assert told.items() >= fingerprints(expected.items()).items()
+    if sharded:
+        run = run_of(tmp_path / "run", checkpoint, load=str(two), **changes)
+        await continues(Near(run, plan_of(run)), two, rows, tmp_path)
+        async with placed(run_of(tmp_path / "run", checkpoint, load=str(one), **changes), sharded=True) as ranks:
+            told = await continues(ranks, one, rows, tmp_path)
+            assert all(found.items() >= told.items() for found in await fingerprints_of(ranks))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("sharded", [False, True])
-@pytest.mark.parametrize("victim", range(RANKS))
-async def test_death_of_a_rank_ends_the_others(
+async def refuse(ranks: Ranks, rows: Sequence[Row], checkpoint: Path) -> None:
+    """Check that a batch which one rank must refuse, and a save that fails, change nothing and leave no rank alone."""
+    before = await fingerprints_of(ranks)
+    foreign = structs.replace(rows[-1].datum, logprobs=(-1e12,) * len(rows[-1].datum.response))
+    with pytest.raises(EngineError, match="differ"):
+        await ranks.call("update", [*rows[:-1], structs.replace(rows[-1], datum=foreign)], 1)
+    with pytest.raises(OrlError):
+        await ranks.call("save", checkpoint / "config.json" / "out", 1)
+    assert await fingerprints_of(ranks) == before
+
+
+async def stop(ranks: Ranks, rows: Sequence[Row]) -> None:
+    """Check that a stop ends the update of all or of none: ranks are at the gate, or about to be."""
+    await ranks.call("update", rows, 1)
+    for pause in range(0, 24, 2):
+        update = asyncio.create_task(ranks.call("update", rows, 1))
+        await asyncio.sleep(pause / 1000)
+        ranks.stop()
+        with suppress(asyncio.CancelledError):
+            await update
+        first, second = await fingerprints_of(ranks)
+        assert first == second  # and the answers stay those of their questions
+
+
+async def kill(ranks: Ranks, victim: int, rows: Sequence[Row], folder: Path) -> None:
+    """Check that the death of a rank ends the others, in the middle of steps."""
+    policy = LocalPolicy(ranks, Engines({}))
+
+    async def steps() -> None:
+        for step in range(1, 1000):
+            await policy.update(rows, step)
+            await policy.save(folder / "checkpoint", step)
+
+    training = asyncio.create_task(steps())
+    await asyncio.sleep(0.3)
+    processes = [one for one in psutil.Process().children() if "orl_local.rank" in one.cmdline()]
+    processes[victim].kill()
+    with pytest.raises(RankDied):
+        await asyncio.wait_for(training, 30)
+    with pytest.raises(OrlError):
+        await asyncio.wait_for(ranks.call("save", folder / "saved", 1), 30)
+    assert not (folder / "saved").exists()
+
+
+@shards
+@pytest.mark.parametrize("victim", [1, pytest.param(0, marks=pytest.mark.runs)])
+async def test_ranks_refuse_stop_and_die_together(
     checkpoint: Path, tmp_path: Path, model: Any, victim: int, sharded: bool
 ) -> None:
-    run, rows = run_of(tmp_path / "run", checkpoint, num_rollout=1000), rows_for(model, split=True)
-    async with placed(run, sharded=sharded) as ranks:
-        policy = LocalPolicy(ranks, Engines({}))
-
-        async def steps() -> None:
-            for step in range(1, 1000):
-                await policy.update(rows, step)
-                await policy.save(tmp_path / "checkpoint", step)
-
-        training = asyncio.create_task(steps())
-        await asyncio.sleep(1.0)
-        processes = [one for one in psutil.Process().children() if "orl_local.rank" in one.cmdline()]
-        processes[victim].kill()
-        with pytest.raises(RankDied):
-            await asyncio.wait_for(training, 30)
-        with pytest.raises(OrlError):
-            await asyncio.wait_for(ranks.call("save", tmp_path / "saved", 1), 30)
-    assert not (tmp_path / "saved").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sharded", [False, True])
-async def test_batch_that_is_refused_is_applied_in_no_rank(
-    checkpoint: Path, tmp_path: Path, model: Any, sharded: bool
-) -> None:
-    run, rows = make_run(tmp_path / "run", checkpoint, max_logprob_difference=1e-9), rows_for(model, split=True)
-    async with placed(run, sharded=sharded) as ranks:
-        before = await fingerprints_of(ranks)
-        with pytest.raises(EngineError, match="differ"):
-            await asyncio.wait_for(ranks.call("update", rows, 1), 60)
-        assert await fingerprints_of(ranks) == before
-
-
-@pytest.mark.slow
-async def test_save_that_fails_leaves_no_shard_alone(checkpoint: Path, tmp_path: Path) -> None:
-    async with placed(run_of(tmp_path / "run", checkpoint), sharded=True) as ranks, asyncio.timeout(60):
-        with pytest.raises(OrlError):
-            await ranks.call("save", checkpoint / "config.json" / "out", 1)
-        await ranks.call("save", tmp_path / "out", 1)
-    assert tensors_of(tmp_path / "out")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sharded", [False, True])
-async def test_stop_ends_the_update_of_all_or_of_none(
-    checkpoint: Path, tmp_path: Path, model: Any, sharded: bool
-) -> None:
-    """It may come when ranks are at the gate, or about to be. The answers stay those of their questions."""
     run, rows = run_of(tmp_path / "run", checkpoint, num_rollout=1000, updates=1), rows_for(model, split=True)
     async with placed(run, sharded=sharded) as ranks, asyncio.timeout(120):
-        await ranks.call("update", rows, 1)
-        for pause in range(0, 24, 2):
-            update = asyncio.create_task(ranks.call("update", rows, 1))
-            await asyncio.sleep(pause / 1000)
-            ranks.stop()
-            with suppress(asyncio.CancelledError):
-                await update
-            first, second = await fingerprints_of(ranks)
-            assert first == second
+        await refuse(ranks, rows, checkpoint)
+        await ranks.call("save", tmp_path / "out", 1)
+        assert tensors_of(tmp_path / "out")
+        await stop(ranks, rows)
+        await kill(ranks, victim, rows, tmp_path)
 
 
 class Refusing(Child):
