@@ -139,7 +139,7 @@ def _trees(draw: st.DrawFn) -> Trajectory:
 everything = st.just(TrainOn())
 trees = _trees()
 trajectories = _trajectories(stripped=False, policies=everything)  # one datum each, all that was sampled trains
-masked_trajectories = _trajectories(stripped=False, policies=policies)
+masked_trajectories = _trajectories(stripped=False, policies=everything | policies)
 stripped_trajectories = _trajectories(stripped=True, policies=everything | policies)
 
 

@@ -10,38 +10,40 @@ from orl_core.messages import Action, FailureKind, ToolResult
 from orl_core.task import Task
 from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory, Turn
 
-from tests.kit.strategies import masked_trajectories, stripped_trajectories, trajectories, trees
+from tests.kit.strategies import masked_trajectories, stripped_trajectories, trees
 from tests.laws.checks import check_data, check_tree
 
 
-@given(trajectory=trajectories)
-def test_what_trains_is_what_was_sampled(trajectory: Trajectory):
-    check_data(trajectory, to_data(trajectory, reward=0.5))
-
-
 @given(trajectory=masked_trajectories)
-def test_of_what_was_sampled_trains_what_the_policy_says(trajectory: Trajectory):
-    check_data(trajectory, to_data(trajectory, reward=0.5))
+def test_what_trains_is_what_was_sampled_and_the_policy_says(trajectory: Trajectory):
+    data = to_data(trajectory, reward=0.5)
+    check_data(trajectory, data)
+    assert len(data) == any(turn.action_ids for turn in trajectory.turns)  # turns that only append stay one
 
 
 @given(trajectory=stripped_trajectories)
 def test_stripped_reasoning_splits_a_trajectory_into_exact_data(trajectory: Trajectory):
-    data = to_data(trajectory, reward=0.5)
+    data = to_data(trajectory, reward=0.25)
     check_data(trajectory, data)
-    sampled = sum(len(turn.action_ids) for turn in trajectory.turns)
-    assert sum(sum(datum.sampled) for datum in data) == sampled
-    assert {datum.rollout_id for datum in data} <= {trajectory.job.rollout_id}
+    answered = [turn for turn in trajectory.turns if turn.action_ids]
+    assert sum(sum(datum.sampled) for datum in data) == sum(len(turn.action_ids) for turn in answered)
+    carried = sum(len(datum.weight_versions) for datum in data)
+    assert carried == sum(bool(made.token_ids) for turn in answered for made in turn.generations)
+    paid = [turn.reward for turn in answered if turn.reward is not None]
+    assert [reward for datum in data for _, reward in datum.rewards] == paid
+    for datum in data:
+        ends = [place for place, _ in datum.rewards]
+        assert ends == sorted(set(ends))
+        assert all(datum.sampled[place] for place in ends)
+        assert (datum.rollout_id, datum.task_key) == (trajectory.job.rollout_id, trajectory.job.task.key)
+        assert datum.reward == 0.25
 
 
 @given(trajectory=trees)
 def test_each_turn_of_a_tree_trains_in_one_datum(trajectory: Trajectory):
-    check_tree(trajectory, to_data(trajectory, reward=0.5))
-
-
-@given(trajectory=trees)
-def test_negative_control_turn_in_two_data_is_found(trajectory: Trajectory):
     data = to_data(trajectory, reward=0.5)
-    if data:
+    check_tree(trajectory, data)
+    if data:  # the negative control
         with pytest.raises(AssertionError):
             check_tree(trajectory, (*data, data[-1]))
 
@@ -74,26 +76,3 @@ def test_turn_that_failed_trains_only_if_failed_turns_do():
     assert datum_of(failed).loss_mask == (1, 1)
     assert datum_of(failed, failed_turns=False).loss_mask == (0, 0)
     assert datum_of(failed, ToolResult(name="t"), failed_turns=False).loss_mask == (1, 1)
-
-
-@given(trajectory=trajectories)
-def test_turns_that_only_append_stay_one_datum(trajectory: Trajectory):
-    assert len(to_data(trajectory, reward=0.0)) == any(turn.action_ids for turn in trajectory.turns)
-
-
-@given(trajectory=stripped_trajectories)
-def test_a_datum_carries_what_names_it(trajectory: Trajectory):
-    data = to_data(trajectory, reward=0.25)
-    if data:
-        carried = sum(len(datum.weight_versions) for datum in data)
-        answered = [turn for turn in trajectory.turns if turn.action_ids]
-        assert carried == sum(bool(made.token_ids) for turn in answered for made in turn.generations)
-        paid = [turn.reward for turn in answered if turn.reward is not None]
-        assert [reward for datum in data for _, reward in datum.rewards] == paid
-        for datum in data:
-            ends = [place for place, _ in datum.rewards]
-            assert ends == sorted(set(ends))
-            assert all(datum.sampled[place] for place in ends)
-    for datum in data:
-        assert (datum.rollout_id, datum.task_key) == (trajectory.job.rollout_id, trajectory.job.task.key)
-        assert datum.reward == 0.25
