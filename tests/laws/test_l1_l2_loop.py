@@ -171,10 +171,17 @@ def test_a_rollout_is_total_and_exact(steps, script, limits, aborts_after, first
 HALVES = tuple(TOKENIZER.encode(["😀漢"])[0][1:])  # the first character without its first byte
 
 
-@given(said=st.lists(st.integers(0, SIZE - 1), max_size=4), opens=st.sampled_from([(), (THINK,)]), renderer=renderers)
-def test_action_cut_at_any_id_trains_and_is_not_acted_on(said, opens, renderer):
+@given(
+    said=st.lists(st.integers(0, SIZE - 1), max_size=4),
+    opens=st.sampled_from([(), (THINK,)]),
+    inside=st.integers(2, len(CALL) - 1),
+    renderer=renderers,
+)
+def test_action_cut_at_any_id_trains_and_is_not_acted_on(said, opens, inside, renderer):
+    """Of the call, which is always the same, one place in each example."""
     ids = (*opens, *HALVES, *said, *CALL)
-    for cut in range(1, len(ids)):
+    begins = len(ids) - len(CALL)
+    for cut in (*range(1, begins + 2), begins + inside):
         if ids[cut - 1] in renderer.stop_ids:
             continue
         generation = Generation(token_ids=ids[:cut], logprobs=(-0.5,) * cut, finish_reason="length")

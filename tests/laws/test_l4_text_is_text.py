@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from orl_core.messages import Message, ParseFailure, ToolCall, ToolSpec, text_message
 from orl_core.render import Renderer
@@ -21,12 +22,15 @@ from orl_core.render.controls import Controls
 from tests.core.render.conversations import CONTROL_STRINGS, TEMPLATES, hostile
 from tests.kit.tokenizers import renderer_of, tokenizer
 
+third = settings(max_examples=-(-settings().max_examples // 3))  # each of three templates; all have as many as any law
 TEMPLATED = Renderer(tokenizer("qwen3"), system_prompt_template="Tools: {tools}|> Write <tool_call>{{}}</tool_call>.")
 
 
+KNOWN = frozenset(tokenizer("qwen3").added_tokens.values())
+
+
 def controls(ids: Sequence[int]) -> list[int]:
-    known = set(tokenizer("qwen3").added_tokens.values())
-    return [token for token in ids if token in known]
+    return [token for token in ids if token in KNOWN]
 
 
 def opening(texts: Sequence[str]) -> tuple[tuple[Message, ...], tuple[ToolSpec, ...]]:
@@ -43,19 +47,27 @@ def opening(texts: Sequence[str]) -> tuple[tuple[Message, ...], tuple[ToolSpec, 
     return (text_message("system", system), text_message("user", user)), (tool,)
 
 
+@cache
+def blank(name: str) -> list[int]:
+    renderer = TEMPLATED if name == "templated" else renderer_of(name)
+    return controls(renderer.open(*opening(["x"] * 6)))
+
+
 @pytest.mark.parametrize("name", [*TEMPLATES, "templated"])
+@third
 @given(texts=st.lists(hostile, min_size=6, max_size=6))
 def test_an_opening(name: str, texts: list[str]) -> None:
     renderer = TEMPLATED if name == "templated" else renderer_of(name)
     tok = tokenizer("qwen3" if name == "templated" else name)
     ids = renderer.open(*opening(texts))
-    assert controls(ids) == controls(renderer.open(*opening(["x"] * 6)))
+    assert controls(ids) == blank(name)
     shown = tok.decode(ids)
     for text in texts[:2]:  # what the environment said is there, whole and without guards
         assert unicodedata.normalize("NFC", text) in unicodedata.normalize("NFC", shown)
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
+@third
 @given(texts=st.lists(hostile, min_size=1, max_size=3), user=st.none() | hostile, tool=hostile)
 def test_an_extension(name: str, texts: list[str], user: str | None, tool: str) -> None:
     renderer = renderer_of(name)
@@ -78,7 +90,7 @@ def test_every_control_string_alone_doubled_cut_and_at_the_edges(name: str) -> N
         for role in ("tool", "user"):
             found = renderer.extend((), (text_message(role, attack),), calls_before=0)
             assert controls(found) == controls(renderer.extend((), (text_message(role, "x"),), calls_before=0))
-        assert controls(renderer.open(*opening([attack] * 6))) == controls(renderer.open(*opening(["x"] * 6)))
+        assert controls(renderer.open(*opening([attack] * 6))) == blank(name)
 
 
 @pytest.mark.parametrize("name", TEMPLATES)

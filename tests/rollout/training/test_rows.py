@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from orl_core.errors import ConfigError
 from orl_core.estimators import ESTIMATORS, Estimator, estimator_named
@@ -21,6 +21,8 @@ of_each = [(one, turns) for one in ESTIMATORS.values() for turns in (False, True
 each = pytest.mark.parametrize(
     ("estimator", "turns"), of_each, ids=[f"{one.name}{' turns' * turns}" for one, turns in of_each]
 )
+any_of_each = st.sampled_from(of_each)
+thrice = settings(max_examples=3 * settings().max_examples)
 
 
 def gained(rows: Sequence[Row]) -> list[tuple[int, float]]:
@@ -34,9 +36,10 @@ def gained(rows: Sequence[Row]) -> list[tuple[int, float]]:
     return found
 
 
-@each
-@given(batch=batches)
-def test_rollout_counts_once_in_one_row_or_several(batch: list[Turns], estimator: Estimator, turns: bool) -> None:
+@thrice
+@given(batch=batches, one=any_of_each)
+def test_rollout_counts_once_in_one_row_or_several(batch: list[Turns], one: tuple[Estimator, bool]) -> None:
+    estimator, turns = one
     whole = list(map(outcome, batch))
     rows = rows_of(whole, SIZE, estimator, turns=turns)
     several = rows_of(list(map(split, whole)), SIZE, estimator, turns=turns)
@@ -44,9 +47,10 @@ def test_rollout_counts_once_in_one_row_or_several(batch: list[Turns], estimator
     assert trained_ids(several) == trained_ids(rows) == sum(len(ids) for one in batch for _, ids, _ in one)
 
 
-@each
-@given(batch=st.lists(turns_of, min_size=SIZE, max_size=SIZE), stop=st.sampled_from([StopReason.ERROR, "lost"]))
-def test_failure_has_no_part(batch: list[Turns], stop: StopReason | str, estimator: Estimator, turns: bool) -> None:
+@thrice
+@given(batch=st.lists(turns_of, min_size=SIZE, max_size=SIZE), one=any_of_each)
+def test_failure_has_no_part(batch: list[Turns], one: tuple[Estimator, bool]) -> None:
+    estimator, turns = one
     played = list(map(outcome, batch))
     failed = outcome([([1], [2], 9.0)], StopReason.ERROR)
     expected = rows_of(played, SIZE, estimator, turns=turns)
