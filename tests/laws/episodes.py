@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, Literal, NamedTuple
 
-from orl_core.config import decode_config
+from orl_core.config import RunConfig, decode_config
 from orl_core.errors import SessionError
 from orl_core.messages import FailureKind, ImageBlock, TextBlock, ToolCall, ToolResult, ToolSpec, text_message
 from orl_core.task import Task
@@ -159,8 +160,8 @@ class Played(NamedTuple):
     seconds: float
 
 
-def play(episode: Episode) -> Played:
-    """Play one episode through a Runtime, on a clock of its own."""
+@cache
+def config_of(parallel: bool, train_timeouts: bool) -> RunConfig:
     rollout = {
         "turn_tokens": TURN_TOKENS,
         "call_timeout": CALL_SECONDS,
@@ -168,10 +169,15 @@ def play(episode: Episode) -> Played:
         "rollout_timeout": ROLLOUT_SECONDS,
         "max_nudges": MAX_NUDGES,
         "max_invalid": MAX_INVALID,
-        "train_timeouts": episode.train_timeouts,
+        "train_timeouts": train_timeouts,
     }
-    environment = {"max_turns": MAX_TURNS, "parallel_calls": episode.parallel}
-    config = decode_config({"environments": {"A/B": environment}, "rollout": rollout}, "test")
+    environment = {"max_turns": MAX_TURNS, "parallel_calls": parallel}
+    return decode_config({"environments": {"A/B": environment}, "rollout": rollout}, "test")
+
+
+def play(episode: Episode) -> Played:
+    """Play one episode through a Runtime, on a clock of its own."""
+    config = config_of(episode.parallel, episode.train_timeouts)
     model, world = Model(episode), World(episode)
 
     async def main() -> Played:

@@ -128,7 +128,7 @@ class FaultMachine(RuleBasedStateMachine):
 
 
 TestFaultMachine = FaultMachine.TestCase
-TestFaultMachine.settings = settings(stateful_step_count=12)
+TestFaultMachine.settings = settings(stateful_step_count=8)
 
 
 PAIRS = [
