@@ -6,7 +6,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 from orl_playground.game import tasks
@@ -38,7 +38,7 @@ def text(output) -> str:
     return "".join(block.text for block in output.blocks)
 
 
-@pytest.mark.slow
+@pytest.mark.runs
 async def test_server_process_serves_every_environment(monkeypatch):
     with serving(processes=2) as urls:
         assert len(set(urls)) == 2
@@ -93,49 +93,42 @@ async def test_invalid_arguments_are_told_to_the_model(base_url, monkeypatch):
         assert not (await session.call_tool("guess", {"number": 0})).finished
 
 
-@pytest.mark.slow
-def test_owned_server_ends_when_its_input_closes():
-    command = [sys.executable, "-m", "orl_playground.server", "--owned", "--environments", "guessnumber"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+@contextmanager
+def started(*words, stdin=subprocess.PIPE):
+    command = [sys.executable, "-m", "orl_playground.server", "--environments", "guessnumber", *words]
+    with subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE) as child:
         try:
-            assert child.stdin is not None
             assert child.stdout is not None
-            assert re.fullmatch(rb"listening on http://127\.0\.0\.1:\d+\n", child.stdout.readline())
-            child.stdin.close()
-            assert child.wait(SECONDS) == 0
+            yield child, child.stdout
         finally:
             child.kill()
+
+
+@pytest.mark.slow
+def test_owned_server_ends_when_its_input_closes():
+    with started("--owned") as (child, output):
+        assert re.fullmatch(rb"listening on http://127\.0\.0\.1:\d+\n", output.readline())
+        child.communicate(timeout=SECONDS)
+        assert child.returncode == 0
 
 
 @pytest.mark.slow
 def test_server_without_standard_input_keeps_serving():
     """As with `&` in a script, nohup, and docker without -i."""
-    command = [sys.executable, "-m", "orl_playground.server", "--environments", "guessnumber"]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as child:
-        try:
-            assert child.stdout is not None
-            url = child.stdout.readline().decode().strip().removeprefix("listening on ")
-            with urllib.request.urlopen(f"{url}/health", timeout=SECONDS) as answer:
-                assert answer.status == 200
-            child.terminate()
-            assert child.wait(SECONDS) in (0, -15)
-        finally:
-            child.kill()
+    with started(stdin=subprocess.DEVNULL) as (child, output):
+        url = output.readline().decode().strip().removeprefix("listening on ")
+        with urllib.request.urlopen(f"{url}/health", timeout=SECONDS) as answer:
+            assert answer.status == 200
+        child.terminate()
+        assert child.wait(SECONDS) in (0, -15)
 
 
 @pytest.mark.slow
 def test_a_server_ends_with_its_parent_before_it_is_ready():
     """The imports take seconds."""
-    command = [sys.executable, "-m", "orl_playground.server", "--owned", "--environments", "guessnumber"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        try:
-            assert child.stdin is not None
-            assert child.stdout is not None
-            child.stdin.close()
-            assert child.wait(SECONDS) == 0
-            assert child.stdout.read() == b""
-        finally:
-            child.kill()
+    with started("--owned") as (child, _):
+        assert child.communicate(timeout=SECONDS)[0] == b""
+        assert child.returncode == 0
 
 
 def test_a_wait_for_a_server_can_be_ended():
