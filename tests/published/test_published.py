@@ -7,6 +7,7 @@ from random import Random
 import pytest
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
+from tests.kit.quick import every_fifth
 from tests.kit.tokenizers import build, published_template, template
 from tests.published.conversations import Dialect, Shape, as_dicts, as_tools, play
 from tests.published.judge import judge
@@ -21,7 +22,7 @@ CERTIFIED = (
 )
 
 
-@pytest.mark.parametrize("name", CERTIFIED)
+@pytest.mark.parametrize("name", every_fifth(CERTIFIED))
 def test_openings_extensions_and_calls_are_those_of_transformers(name: str) -> None:
     verdict = judge(case(TRL[name], real=False), thinking=False, conversations=4, hostile=40)
     assert verdict.certified, verdict.reason
