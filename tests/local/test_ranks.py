@@ -46,9 +46,6 @@ from tests.local.test_learner import CASES, same
 from tests.local.updates import SETTINGS, Step, learner_of, rows_for, step_of
 
 RANKS = 2
-shards = pytest.mark.parametrize(
-    "sharded", [pytest.param(True, marks=pytest.mark.slow), pytest.param(False, marks=pytest.mark.runs)]
-)
 
 
 def member(rollout: int, length: int) -> Member:
@@ -189,7 +186,8 @@ async def continues(worker: Near | Ranks, saved: Path, rows: Sequence[Row], fold
     return fingerprints(expected.items())
 
 
-@shards
+@pytest.mark.slow
+@pytest.mark.parametrize("sharded", [True, pytest.param(False, marks=pytest.mark.runs)])
 @pytest.mark.parametrize("rank", [None, pytest.param(4, marks=pytest.mark.runs)])
 async def test_processes_train_as_one(
     checkpoint: Path, tmp_path: Path, model: Any, rank: int | None, sharded: bool
@@ -259,7 +257,8 @@ async def kill(ranks: Ranks, victim: int, rows: Sequence[Row], folder: Path) -> 
     assert not (folder / "saved").exists()
 
 
-@shards
+@pytest.mark.slow
+@pytest.mark.parametrize("sharded", [True, False])
 @pytest.mark.parametrize("victim", [1, pytest.param(0, marks=pytest.mark.runs)])
 async def test_ranks_refuse_stop_and_die_together(
     checkpoint: Path, tmp_path: Path, model: Any, victim: int, sharded: bool
