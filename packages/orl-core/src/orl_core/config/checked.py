@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 import msgspec
 from msgspec import Struct, structs
@@ -16,7 +17,7 @@ class Checked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     def __post_init__(self) -> None:
-        for field in structs.fields(self):
+        for field in _fields(type(self)):
             try:
                 msgspec.convert(getattr(self, field.name), field.type)
             except msgspec.ValidationError as exc:
@@ -27,3 +28,9 @@ class Checked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def mistakes(self) -> Iterator[str]:
         """Yield what is wrong between fields."""
         yield from ()
+
+
+@cache
+def _fields(kind: type[Checked]) -> tuple[structs.FieldInfo, ...]:
+    """Return the fields of `kind`; msgspec reads their annotations anew each time."""
+    return structs.fields(kind)
