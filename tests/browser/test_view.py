@@ -26,7 +26,6 @@ PAGES = (
     "run/agent/episode/4",
     "run/bad/episode/7",
     "run/local/group/6",
-    "run/local/task/6",
     "run/nope",
 )
 HINT = "token => JSON.parse(getComputedStyle(token, '::after').content)"  # what is shown of a token
@@ -93,7 +92,7 @@ async def test_hostile_text_does_nothing(runs: Path) -> None:
         page = await launched.new_page()
         seen: list[str] = []
         watch(page, origin, seen)
-        for path in ("", "run/bad", "run/bad/episodes", "run/bad/episode/7", "run/bad/group/7", "run/bad/task/7"):
+        for path in ("", "run/bad", "run/bad/episodes", "run/bad/episode/7", "run/bad/group/7"):
             await page.goto(origin + path)
             assert await page.locator("img, iframe, script:not([src])").count() == 0
         assert "alert(1)" in await page.inner_text("main")
