@@ -148,6 +148,7 @@ def with_gpus(monkeypatch: pytest.MonkeyPatch, gib: int, count: int) -> None:
         ({"num_gpus": 2, "engine": URL}, (0,), 2, 0.0, False),
         ({"num_gpus": 2, "sharding": "fsdp"}, (0, 1), 2, SHARE, False),
         ({"num_gpus": 4, "rollout_gpus": 2, "flags": {"sglang-tp-size": 2}}, (2, 3), 2, 0.0, False),
+        ({"num_gpus": 2, "sharding": "fsdp", "flags": {"sglang-tp-size": 2}}, (0, 1), 2, SHARE, False),
     ],
 )
 def test_gpus_are_divided(
@@ -178,6 +179,7 @@ def test_gpus_are_divided(
         ({"num_gpus": 2, "rollout_gpus": 1, "engine": URL}, "--rollout-gpus 1"),
         ({"num_gpus": 4, "rollout_gpus": 3, "flags": {"sglang-tp-size": 2}}, "a multiple of it"),
         ({"flags": {"sglang-tp": 2}}, "a multiple of it"),
+        ({"num_gpus": 4, "flags": {"sglang-tp-size": 2}}, "--sharding fsdp"),
     ],
 )
 def test_division_that_cannot_be_is_refused(

@@ -95,6 +95,12 @@ def planned(run: Run) -> Planned:
     gpus = tuple(sorted(every[:ranks], key=lambda gpu: gpu.free or 0)[:1])  # the fullest of those that train
     settings, shards, gives = fitted(config, settings, shape, gpus, ranks, engine)
     releases = gives and not engine.apart
+    if engine.each > 1 and not engine.apart and shards == 1 and not too_few(own):
+        # Only the rank that sends weights frees what torch has cached, and this engine is on GPUs of others, too.
+        raise ConfigError(
+            f"--sglang-tp-size {engine.each}: each GPU trains all weights, so an SGLang fits on one. Leave it out, or "
+            "give --rollout-gpus or --sharding fsdp"
+        )
     if own.asynchronous and not too_few(own):
         _check_ahead(engine, releases=releases)
     if engine.engine == "transformers" or len(engine.gpus) > engine.each:

@@ -31,6 +31,9 @@ from orl_launcher.playground import is_made, made_model, playground, served_here
 from orl_launcher.reports import DoctorReport
 from orl_launcher.trainers import WOULD_NOT_START, find_trainer, missing_tasks, plan_run
 
+HEAD, TAIL = 1000, 300  # characters of a prompt that are shown of a longer one
+Reader = tuple[Tokenizer, Renderer]  # the renderer is certified
+
 
 def check_up(arguments: argparse.Namespace, *, plans: bool = True) -> DoctorReport:
     """Print the page. Return its findings. Unless it `plans` a run, no trainer is imported."""
@@ -148,12 +151,6 @@ def _trainer(page: Report, config: RunConfig, folder: Path, arguments: argparse.
         page.note(plan.memory)
     for note in plan.notes:
         page.say("not checked", f"{backend}: {note}")
-
-
-HEAD, TAIL = 1000, 300  # characters of a prompt that are shown of a longer one
-
-
-Reader = tuple[Tokenizer, Renderer]  # the renderer is certified
 
 
 def check_tokenizer(page: Report, config: RunConfig, model: str) -> Reader | None:
