@@ -95,14 +95,8 @@ def planned(run: Run) -> Planned:
     gpus = tuple(sorted(every[:ranks], key=lambda gpu: gpu.free or 0)[:1])  # the fullest of those that train
     settings, shards, gives = fitted(config, settings, shape, gpus, ranks, engine)
     releases = gives and not engine.apart
-    if engine.each > 1 and not engine.apart and shards == 1 and not too_few(own):
-        # Only the rank that sends weights frees what torch has cached, and this engine is on GPUs of others, too.
-        raise ConfigError(
-            f"--sglang-tp-size {engine.each}: each GPU trains all weights, so an SGLang fits on one. Leave it out, or "
-            "give --rollout-gpus or --sharding fsdp"
-        )
-    if own.asynchronous and not too_few(own):
-        _check_ahead(engine, releases=releases)
+    if not too_few(own):
+        _check_engine(engine, own, releases=releases, sharded=shards > 1)
     if engine.engine == "transformers" or len(engine.gpus) > engine.each:
         refuse_workers(config, str(engine))
     schedule = schedule_of(run, trainer, settings.algorithm.advantage, None)
@@ -152,11 +146,17 @@ def _divided(engine: EngineChoice, own: LocalOptions) -> EngineChoice:
     return structs.replace(engine, gpus=(0,) if engine.url else tuple(served), apart=apart > 0)
 
 
-def _check_ahead(engine: EngineChoice, *, releases: bool) -> None:
-    """Refuse rollouts during an update if the engine cannot play then."""
-    if engine.engine == "transformers":
+def _check_engine(engine: EngineChoice, own: LocalOptions, *, releases: bool, sharded: bool) -> None:
+    """Refuse an engine of several GPUs that each train all weights, and rollouts during an update without room."""
+    if engine.each > 1 and not engine.apart and not sharded:
+        # Only the rank that sends weights frees what torch has cached, and this engine is on GPUs of others, too.
+        raise ConfigError(
+            f"--sglang-tp-size {engine.each}: each GPU trains all weights, so an SGLang fits on one. Leave it out, or "
+            "give --rollout-gpus or --sharding fsdp"
+        )
+    if own.asynchronous and engine.engine == "transformers":
         raise ConfigError(f"--async needs an SGLang, which plays while this process trains, but {engine}")
-    if releases and not engine.url:
+    if own.asynchronous and releases and not engine.url:
         raise ConfigError(
             "--async needs memory for SGLang and training at once, and the estimate finds no room. Lower "
             "--max-context-len or -- --sglang-mem-fraction-static, train adapters (--lora-rank 32), or leave it out"
