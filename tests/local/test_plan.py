@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -20,6 +21,7 @@ from orl_local.run import train
 from orl_local.settings import TINY
 from orl_rollout.gpus import Gpu
 from orl_rollout.run_folder.contract import Plan, Run
+from orl_testing import VllmServer
 from transformers import Qwen3ForCausalLM
 
 from tests.local.fakes import make_run
@@ -101,6 +103,13 @@ def test_engine_at_an_address_is_asked_whether_it_is_ready(
         assert planned(tmp_path, checkpoint, engine=server.url).problems == ()
     (problem,) = planned(tmp_path, checkpoint, engine=server.url).problems
     assert server.url in problem
+
+
+async def test_a_vllm_at_an_address_is_refused(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OPENREWARD_API_KEY", "or-key-0123456789")
+    async with VllmServer(()) as server:
+        (problem,) = (await asyncio.to_thread(planned, tmp_path, checkpoint, engine=server.url)).problems
+    assert f"{server.url}: a vLLM is there" in problem
 
 
 URL = "http://127.0.0.1:30000"
