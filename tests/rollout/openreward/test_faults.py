@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-
 import aiohttp
 import pytest
 from orl_core.errors import (
@@ -14,7 +12,7 @@ from orl_core.errors import (
     SessionUnavailable,
 )
 from orl_rollout.edge.http import UnsafeAnswer
-from orl_rollout.loop.session import Exhausted, Overloaded, SessionLost
+from orl_rollout.loop.session import Overloaded, SessionLost
 from orl_rollout.openreward.faults import LONGEST, as_session_error
 from orl_rollout.openreward.transport import Refusal, RemoteFailure
 
@@ -42,8 +40,6 @@ def test_long_failure_is_cut_between_words() -> None:
         (Refusal(500, "a bug"), SessionUnavailable),
         (Refusal(404, "no such session"), SessionRefused),
         (Refusal(429, "busy"), Overloaded),
-        (OSError(errno.EMFILE, "too many"), Exhausted),
-        (OSError(errno.ENFILE, "too many"), Exhausted),
         (Refusal(400, "no such task"), SessionRefused),
         (UnsafeAnswer("too large"), SessionAnswerError),
         (RemoteFailure("a bug"), SessionError),

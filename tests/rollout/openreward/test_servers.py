@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 import time
+from contextlib import AbstractAsyncContextManager
+from typing import Any
 
+import aiohttp
 import pytest
 from msgspec import structs
 from orl_core.errors import SessionError
 from orl_core.messages import ToolCall, text_of
 from orl_core.task import Task
-from orl_rollout.openreward import OpenRewardClient, OpenRewardSession
+from orl_rollout.edge.http import HttpClient
+from orl_rollout.openreward import OpenRewardClient, OpenRewardSession, transport
+from orl_rollout.openreward.environment import list_served
 from orl_rollout.openreward.transport import STARTING_SECONDS
 from orl_testing import environments as envs
 from orl_testing.proxy import Mishap, MishapKind, Proxy
@@ -209,3 +215,24 @@ async def test_calls_in_flight_have_no_limit(gallery: envs.Served):
             await asyncio.sleep(0.01)
         await asyncio.gather(*(session.close() for session in sessions))
         await asyncio.gather(*calls, return_exceptions=True)
+
+
+class Crammed(HttpClient):
+    """A client in a process that has a descriptor at the third try."""
+
+    tries = 0
+
+    def request(self, *args: Any, **options: Any) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        self.tries += 1
+        if self.tries < 3:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().request(*args, **options)
+
+
+async def test_request_waits_for_a_descriptor(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+    monkeypatch.setattr(transport, "STARTING_SECONDS", 0.001)
+    with envs.serve(envs.Echo) as served:
+        async with Crammed(served.url) as http:
+            assert await list_served(transport.Channel(http)) == ("echo",)
+    assert http.tries == 3
+    assert len([record for record in caplog.records if "ulimit" in record.message]) == 1

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from orl_core.messages import ToolCall, ToolResult
+from orl_core.messages import ToolCall
 from orl_core.task import Task
-from orl_rollout.edge import descriptors
 from orl_rollout.loop.clock import never
-from orl_rollout.loop.session import Exhausted, Overloaded, SessionLost, Unserved
+from orl_rollout.loop.session import Overloaded, SessionLost, Unserved
 from orl_rollout.runtime import admission
 from orl_rollout.runtime.admission import AdaptiveLimiter, LimitedSession
 from orl_testing import ScriptedSession
@@ -259,57 +257,3 @@ async def test_call_answered_429_lowers_limit_and_is_not_retried():
         await session.close()
     assert (limiter.limit, len(inner.calls), inner.closed) == (1.0, 1, 1)
     assert not await ticket.again(never)
-
-
-class Crammed(ScriptedSession):
-    """A session on a machine that has a descriptor for a call at the third try."""
-
-    tries = 0
-
-    async def call(self, call: ToolCall) -> ToolResult:
-        return await descriptors.until_free(lambda: self.connect(call))
-
-    async def connect(self, call: ToolCall) -> ToolResult:
-        self.tries += 1
-        if self.tries < 3:
-            raise OSError(errno.EMFILE, "Too many open files")
-        return await super().call(call)
-
-
-@pytest.fixture
-def crammed(monkeypatch: pytest.MonkeyPatch) -> Crammed:
-    monkeypatch.setattr(admission, "FIRST_PAUSE", 0.001)
-    return Crammed([ToolResult(name="act")])
-
-
-async def test_call_waits_for_a_descriptor_and_halves_the_limit(crammed: Crammed, caplog: pytest.LogCaptureFixture):
-    limiter = AdaptiveLimiter(8)
-    ticket = limiter.ticket()
-    async with ticket, limiter.ticket(), limiter.ticket(), limiter.ticket():
-        session = LimitedSession(crammed, ticket)
-        await session.open(TASK)
-        assert (await session.call(ToolCall(name="act"))).name == "act"
-        assert (limiter.limit, crammed.tries, len(crammed.calls)) == (2.0, 3, 1)
-    assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
-
-
-async def test_shortage_of_descriptors_ends_one_session_alone(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(admission, "OPEN", set())
-    limiter = AdaptiveLimiter(None, patience=600.0)
-    ticket, elsewhere = limiter.ticket(), AdaptiveLimiter().ticket()
-
-    async def tries(limit: float, waited: float) -> bool:
-        limiter.limit = limit
-        ticket.waited += waited
-        async with ticket:
-            ticket.refused(Exhausted("none left"))
-        assert ticket.exhausted
-        return await ticket.again(lambda: True)
-
-    async with elsewhere:
-        elsewhere.opened()
-        assert await tries(1.0, 600.0)
-    assert await tries(2.0, 600.0)
-    assert await tries(1.0, 0.0), "the time of one alone begins with it"
-    assert not await tries(1.0, 60.0)
-    assert not limiter.answered

@@ -22,8 +22,6 @@ ROOT = Path(__file__).parents[3]
 PLAYS = """
 import asyncio, json, logging, os, resource, sys
 from orl_core.config import decode_config
-from orl_core.errors import RunAborted
-from orl_rollout.runtime import admission
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.runtime.runtime import RolloutRequest
 from orl_rollout.sglang.client import SglangEngine
@@ -47,11 +45,7 @@ async def main(environment, engine, free, rollouts):
     await play("first")  # imports need descriptors too
     most = len(os.listdir("/proc/self/fd")) - 1 + int(free)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    admission.SHORT_SECONDS = 3.0
-    try:
-        ends = await play(*(f"low {free} {n}" for n in range(int(rollouts))))
-    except RunAborted as end:
-        ends = [f"aborted: {end}"]
+    ends = await play(*(f"low {free} {n}" for n in range(int(rollouts))))
     print(json.dumps({"ends": ends, "said": [line for line in said if "ulimit" in line]}))
 
 asyncio.run(main(*sys.argv[1:]))
@@ -79,8 +73,3 @@ def test_rollouts_wait_for_descriptors_and_none_is_lost(gallery: envs.Served) ->
     ran = {envs.Trouble.ran[f"low 12 {n}"] for n in range(ROLLOUTS)}
     assert len(ran) == 1, "a call ran twice, or a rollout was played again"
     assert len(played["said"]) == 1
-
-
-def test_one_session_without_descriptors_ends_the_run(gallery: envs.Served) -> None:
-    played = play(gallery.url, -9, 4)
-    assert "aborted" in played["ends"][0]

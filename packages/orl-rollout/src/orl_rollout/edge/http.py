@@ -19,7 +19,7 @@ from orl_core.errors import cut
 from orl_core.text import clean, map_strings
 from yarl import URL
 
-from orl_rollout.edge.descriptors import none_left, until_free
+from orl_rollout.edge.descriptors import none_left
 
 CONNECT_SECONDS = 10.0
 ERROR_BYTES = 1 << 16  # of an error's body; the rest of it is not read
@@ -91,8 +91,6 @@ class HttpClient:
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
         """Send one request. `target` is a path below `url`, or a whole URL; `options` are aiohttp's.
 
-        While this machine has no descriptor for its connection, it waits as `descriptors` says.
-
         Raises:
             ValueError: it leads to another origin.
         """
@@ -101,9 +99,7 @@ class HttpClient:
         if not below and _origin_of(target) != self._origin:
             raise ValueError(f"a request for {self._origin} leads to {url.scheme}://{url.host}: it is not sent")
         try:
-            answer = await until_free(
-                lambda: self._http.request(method, url, headers=headers, allow_redirects=False, **options)
-            )
+            answer = await self._http.request(method, url, headers=headers, allow_redirects=False, **options)
         except aiohttp.ClientConnectionError as fault:
             if not none_left(fault):
                 self.away_at = time.monotonic()

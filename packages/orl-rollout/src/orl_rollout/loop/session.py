@@ -28,10 +28,6 @@ class Overloaded(Unserved):
     """The server refuses for being busy (429)."""
 
 
-class Exhausted(Overloaded):
-    """This machine has no descriptor left for a connection (EMFILE, ENFILE)."""
-
-
 class SessionLost(Unserved):
     """The connection broke, a proxy answers for a server that is away (502 to 504), or the session is unknown there.
 

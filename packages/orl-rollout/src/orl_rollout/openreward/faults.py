@@ -21,9 +21,8 @@ from orl_core.errors import (
     cut,
 )
 
-from orl_rollout.edge.descriptors import none_left
 from orl_rollout.edge.http import NotJson, UnsafeAnswer
-from orl_rollout.loop.session import Exhausted, Overloaded, SessionLost
+from orl_rollout.loop.session import Overloaded, SessionLost
 from orl_rollout.openreward.platform import REFUSALS
 from orl_rollout.openreward.transport import Refusal, RemoteFailure, transient
 
@@ -36,8 +35,8 @@ LONGEST = 1 << 14  # characters of a fault
 def as_session_error(what: str, *, begun: bool = False) -> Generator[None]:
     """Convert exceptions of the block to a SessionError that begins with `what`.
 
-    A busy server (429) raises `Overloaded`, and a machine without descriptors `Exhausted`. A server that is away raises
-    `SessionLost`, and so does one that has forgotten a session that was `begun`.
+    A busy server (429) raises `Overloaded`. A server that is away raises `SessionLost`, and so does one that has
+    forgotten a session that was `begun`.
     """
     try:
         with boundary(SessionError, what):
@@ -48,8 +47,6 @@ def as_session_error(what: str, *, begun: bool = False) -> Generator[None]:
         retry_after = cause.retry_after if isinstance(cause, Refusal) else None
         if isinstance(cause, Refusal) and cause.status == 429:
             raise Overloaded(message, retry_after=retry_after) from cause
-        if none_left(cause):
-            raise Exhausted(message) from cause
         if _is_lost(cause, begun=begun):
             raise SessionLost(message, retry_after=retry_after) from cause
         leaf = _leaf(fault)

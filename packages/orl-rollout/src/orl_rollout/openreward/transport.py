@@ -1,10 +1,10 @@
 """Requests of one session to its server. A request that may have run a tool is sent once.
 
 The SDK repeats requests, also tool calls, as long as a proxy answers 200, and follows redirects with the key in a
-header. Here a request is repeated in one case: the environment is still starting (`503` with `X-Backend-State:
-starting`), so nothing has run. A broken stream is resumed by the name that the server gave it, which runs nothing
-either. A `429` is not repeated, because it may come after the tool ran. Deadlines are the caller's. The module knows
-nothing of episodes.
+header. Here a request is repeated only if nothing has run: the environment is still starting (`503` with
+`X-Backend-State: starting`), or this process has no descriptor left to send it. A broken stream is resumed by the name
+that the server gave it, which runs nothing either. A `429` is not repeated, because it may come after the tool ran.
+Deadlines are the caller's. The module knows nothing of episodes.
 
 Each session keeps the cookies that its server sets, so that a load balancer can route it (sticky routing) and the
 sessions of a run still spread over all backends.
@@ -24,6 +24,7 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
+from orl_rollout.edge.descriptors import none_left
 from orl_rollout.edge.http import CONNECT_SECONDS, HttpClient, decode, read, read_error, retry_after, too_large
 from orl_rollout.edge.retry import Waiting, retried
 from orl_rollout.logs import Sparing, logger_of
@@ -40,7 +41,7 @@ SILENCE_SECONDS = 30.0  # after which a stream counts as broken: servers send so
 LINGER_SECONDS = 0.05  # between a stream's result and its end
 LINGER_BYTES = 1 << 12
 RESUME_PAUSES = (0.1, 0.5, 2.0)  # seconds before a broken stream is resumed
-STARTING_SECONDS = 0.5  # between two requests to a server that is starting, or the Retry-After that it names
+STARTING_SECONDS = 0.5  # between two requests of which nothing runs, or the Retry-After that a server names
 STARTING_WISH = 10.0  # the longest such Retry-After that is obeyed
 PART = 1 << 14  # bytes of a string that are taken or left at once
 _WHOLE = re.compile(rb'(?:[^"\\]++|\\u.{4}|\\[^u])*+', re.DOTALL)  # of a string, without half an escape
@@ -102,7 +103,7 @@ class Channel:
 
     async def request(self, method: str, path: str, headers: Mapping[str, str], body: Any) -> Any:
         """Return the JSON of the answer, None if it is empty."""
-        return await _when_started(lambda: self._ask(method, path, headers, body))
+        return await _until_it_runs(lambda: self._ask(method, path, headers, body))
 
     async def stream(
         self,
@@ -119,7 +120,7 @@ class Channel:
         on the server, is also sent again.
         """
         return await retried(
-            lambda: _when_started(lambda: self._listen(path, headers, body)),
+            lambda: _until_it_runs(lambda: self._listen(path, headers, body)),
             FAULTS,
             lambda fault: (repeatable or "task_id" in body) and transient(fault),
             Waiting(pauses=resumes),
@@ -207,10 +208,17 @@ def transient(cause: BaseException | None) -> bool:
     return isinstance(cause, aiohttp.ClientError | OSError)
 
 
-def _when_started(ask: Callable[[], Awaitable[T]]) -> Awaitable[T]:
-    """Repeat `ask` until the environment has started."""
+def _until_it_runs(ask: Callable[[], Awaitable[T]]) -> Awaitable[T]:
+    """Repeat `ask` until the environment has started and there is a descriptor for the request."""
     waiting = Waiting(pauses=repeat(STARTING_SECONDS), longest_wish=STARTING_WISH)
-    return retried(ask, Refusal, lambda fault: isinstance(fault, Refusal) and fault.starting, waiting)
+    return retried(ask, (Refusal, OSError), _ran_nothing, waiting)
+
+
+def _ran_nothing(fault: Exception) -> bool:
+    if none_left(fault):
+        warnings.warn("all descriptors of this process are in use, and requests wait: raise `ulimit -n`", "descriptors")
+        return True
+    return isinstance(fault, Refusal) and fault.starting
 
 
 async def _finish(response: aiohttp.ClientResponse) -> None:

@@ -3,8 +3,7 @@
 A full server answers 429. Then the limit is halved, once for all sessions that were let in before. It grows by one for
 every limit's worth of sessions that open, up to the configured most. A server that is away takes no session and says
 nothing of its limit. In both cases nothing was begun: the rollout pauses without a slot and keeps its turn. Waiting
-happens outside of a rollout, so no deadline of one counts it. A machine that has no descriptor left for a connection
-(EMFILE) is full like a server: the limit is halved too, and requests of open sessions wait for one.
+happens outside of a rollout, so no deadline of one counts it.
 
 Only an opening is retried. A call that is answered 429 may have run, so it is a fault; it lowers the limit too. The
 module knows sessions by their protocol, nothing of transports or of tasks.
@@ -17,32 +16,24 @@ import heapq
 import itertools
 import math
 import time
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from orl_core.config import RolloutConfig
 from orl_core.messages import ToolCall, ToolResult
 from orl_core.task import Task
-from orl_core.trajectory import Generation
 
-from orl_rollout.edge import descriptors
-from orl_rollout.edge.retry import Waiting, backoff
+from orl_rollout.edge.retry import backoff
 from orl_rollout.logs import Sparing, logger_of
-from orl_rollout.loop.clock import postpone
-from orl_rollout.loop.engine import Engine
-from orl_rollout.loop.session import Exhausted, Opening, Overloaded, Session, SessionLost, Unserved
+from orl_rollout.loop.session import Opening, Overloaded, Session, SessionLost, Unserved
 
 T = TypeVar("T")
 
 FIRST_PAUSE = 0.25  # seconds, at most, before the second try of an opening; then twice as long each time
 LONGEST_PAUSE = 30.0
 LONGEST_WISH = 60.0  # seconds: what a server's Retry-After is believed
-SHORT_OPENING = 2.0  # seconds that an opening waits for a descriptor before it gives its slot back
-SHORT_SECONDS = 60.0  # of patience with a machine that has no descriptor for one session alone
 BLINK = 1.0  # seconds between two looks at the host's flag
 FIRST_CONTACT = 10.0  # seconds of patience with a server that has never answered: its address may be wrong
-OPEN: set[Ticket] = set()  # whose sessions are open, of all limiters: they share the descriptors of this process
 
 
 class AdaptiveLimiter:
@@ -129,7 +120,7 @@ class Ticket:
         self._pauses = backoff(FIRST_PAUSE, LONGEST_PAUSE)
         self._lost: set[str] = set()  # faults since a session last opened
         self._lost_since = 0.0
-        self.waited = self._shared = 0.0  # `_shared`: until the last pause in which others held descriptors
+        self.waited = 0.0
 
     async def __aenter__(self) -> None:
         self._refusal = None
@@ -137,7 +128,6 @@ class Ticket:
         self._let_in = time.monotonic()
 
     async def __aexit__(self, *exc: object) -> None:
-        OPEN.discard(self)
         self._limiter.give()
 
     async def lent(self, wait: Callable[[], Awaitable[T]]) -> T:
@@ -162,46 +152,14 @@ class Ticket:
     def opened(self) -> None:
         """Note that the server took the session."""
         self._limiter.answered = True
-        OPEN.add(self)
         self._lost, self._pauses = set(), backoff(FIRST_PAUSE, LONGEST_PAUSE)
-        self.waited = self._shared = 0.0
+        self.waited = 0.0
         self._limiter.grow()
 
     def overloaded(self) -> None:
         """Note that the server says that it is busy."""
         self._limiter.answered = True
         self._limiter.shrink(self._burst)
-
-    @contextmanager
-    def patient(self, most: float = math.inf) -> Generator[None]:
-        """Let requests inside the block wait `most` seconds for a descriptor, and no longer than the patience."""
-        token = descriptors.WAITING.set(
-            lambda: Waiting(
-                pauses=backoff(FIRST_PAUSE, SHORT_OPENING),
-                patience=lambda: min(most, self._limiter.patience),
-                postpone=self._short,
-            )
-        )
-        try:
-            yield
-        finally:
-            descriptors.WAITING.reset(token)
-
-    def _short(self, seconds: float) -> None:
-        """Note that a request waits for a descriptor, so many seconds now."""
-        limiter = self._limiter
-        limiter.shrink(self._burst)
-        limiter.warnings.warn(
-            f"{limiter.name}: all {descriptors.raise_limit()} descriptors of this process are in use, so it plays "
-            f"{int(limiter.limit)} sessions at once. Raise `ulimit -n`",
-            "descriptors",
-        )
-        postpone(seconds)
-
-    @property
-    def exhausted(self) -> bool:
-        """Return whether the last opening found no descriptor."""
-        return isinstance(self._refusal, Exhausted)
 
     def lost(self, fault: SessionLost, since: float) -> None:
         """Note that the server is away, `since` that moment at least."""
@@ -214,7 +172,7 @@ class Ticket:
         self.waited += time.monotonic() - self._let_in
         if isinstance(refusal, SessionLost):
             self.lost(refusal, self._let_in)
-        elif not self.exhausted:
+        else:
             self.overloaded()
 
     async def again(self, stopped: Callable[[], bool]) -> bool:
@@ -224,9 +182,6 @@ class Ticket:
         """
         limiter, refusal = self._limiter, self._refusal
         patience = limiter.patience if limiter.answered else min(limiter.patience, FIRST_CONTACT)
-        shared = self.exhausted and (limiter.limit >= 2 or bool(OPEN))  # the sessions of other rollouts end
-        if self.exhausted:  # one alone must find one
-            patience = math.inf if shared else self._shared + min(limiter.patience, SHORT_SECONDS)
         if refusal is None or self.waited >= patience:
             return False
         if isinstance(refusal, SessionLost):
@@ -234,7 +189,6 @@ class Ticket:
         wish = min(refusal.retry_after or 0.0, LONGEST_WISH)
         pause = min(wish + next(self._pauses), patience - self.waited)
         self.waited += pause
-        self._shared = self.waited if shared else self._shared
         while pause > 0 and not stopped():
             await asyncio.sleep(min(pause, BLINK))
             pause -= BLINK
@@ -251,8 +205,7 @@ class LimitedSession:
     async def open(self, task: Task) -> Opening:
         """Open as `Session.open` does."""
         try:
-            with self._ticket.patient(SHORT_OPENING):
-                opening = await self._session.open(task)
+            opening = await self._session.open(task)
         except Unserved as refusal:
             self._ticket.refused(refusal)
             raise
@@ -269,29 +222,14 @@ class LimitedSession:
 
     async def close(self) -> None:
         """Close as `Session.close` does."""
-        with self._ticket.patient():
-            await self._session.close()
+        await self._session.close()
 
     async def _heed(self, answer: Awaitable[T]) -> T:
         try:
-            with self._ticket.patient():
-                return await answer
+            return await answer
         except Overloaded:
             self._ticket.overloaded()
             raise
         except SessionLost as fault:
             self._ticket.lost(fault, time.monotonic())
             raise
-
-
-class LimitedEngine:
-    """An engine whose requests wait for a descriptor, and tell the ticket of a rollout."""
-
-    def __init__(self, engine: Engine, ticket: Ticket) -> None:
-        self._engine = engine
-        self._ticket = ticket
-
-    async def generate(self, ids: Sequence[int], sampling: Mapping[str, Any], *, key: str) -> Generation:
-        """Sample as `Engine.generate` does."""
-        with self._ticket.patient():
-            return await self._engine.generate(ids, sampling, key=key)

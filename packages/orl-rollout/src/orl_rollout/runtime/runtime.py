@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from msgspec import Struct, field, structs
 from orl_core.config import RunConfig
 from orl_core.config.limits import limits_of
-from orl_core.errors import ConfigError, OrlError, RunAborted, boundary
+from orl_core.errors import ConfigError, OrlError, boundary
 from orl_core.render import Renderer
 from orl_core.task import PLAIN, Task
 from orl_core.trajectory import RolloutSpec, StopReason, Trajectory
@@ -26,7 +26,7 @@ from orl_rollout.loop.clock import Pause, give_up, never
 from orl_rollout.loop.engine import Engine
 from orl_rollout.loop.session import Session
 from orl_rollout.results.outcome import Outcome
-from orl_rollout.runtime.admission import AdaptiveLimiter, LimitedEngine, LimitedSession, Ticket
+from orl_rollout.runtime.admission import AdaptiveLimiter, LimitedSession, Ticket
 from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.judging import Judging
 from orl_rollout.runtime.player import Player, load_player
@@ -110,8 +110,8 @@ class Runtime:
         configuration forbids it or a program plays. The journal keeps the first attempt as one that was replaced.
 
         Raises:
-            RunAborted: too many rollouts of the run end in ERROR, they cannot be recorded, too many calls of the
-                reward function never came back, or one session alone finds no descriptor.
+            RunAborted: too many rollouts of the run end in ERROR, they cannot be recorded, or too many calls of the
+                reward function never came back.
             ConfigError: the task belongs to an environment that the configuration does not name.
         """
         task = request.task
@@ -133,8 +133,6 @@ class Runtime:
             trajectory = await self._play(job, engine, ticket, stopped, pause)
         outcome = await self._judging.judge(trajectory, environment, step=request.step)
         outcome = structs.replace(self._check_rewarded(outcome), replayed=replayed)
-        if ticket.exhausted:
-            raise RunAborted(f"one session alone finds no descriptor: {trajectory.error}. Raise `ulimit -n`")
         self._breaker.saw(outcome.trajectory.error, lost_since=ticket.lost_since(trajectory.error))
         return outcome
 
@@ -176,7 +174,7 @@ class Runtime:
                             job,
                             session=limited,
                             renderer=self._renderer,
-                            engine=LimitedEngine(engine, ticket),
+                            engine=engine,
                             stopped=stopped,
                             pause=partial(ticket.lent, pause),
                         )
