@@ -12,10 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import zstandard
-from msgspec import structs
 from orl_core.errors import OrlError
-from orl_core.messages import TextBlock, ToolResult, text_of
-from orl_rollout.episodes import journal as module
 from orl_rollout.episodes.frames import frame
 from orl_rollout.episodes.journal import Journal, journal_files, read_journal
 
@@ -94,25 +91,6 @@ async def test_a_full_disk_says_so_and_leaves_nothing_of_the_record(tmp_path):
         assert only_file(tmp_path).stat().st_size == size
         await journal.record(outcome(key="r3"))
     assert [entry.key for entry in read_journal(tmp_path)] == ["r1", "r3"]
-
-
-async def test_results_beyond_a_record_are_cut_and_read_back(tmp_path, monkeypatch):
-    """Ids, rewards and the beginning of each result stay."""
-    monkeypatch.setattr(module, "MOST_CONTENT", 1 << 20)
-    text = "x" * (1 << 18)
-    result = ToolResult(name="read", content=(TextBlock(text=text),), reward=1.0, metadata={"raw": text})
-    given = outcome(key="r1")
-    turn = structs.replace(given.trajectory.turns[0], results=(result,))
-    long = structs.replace(given, trajectory=structs.replace(given.trajectory, turns=(turn,) * 5))
-    with Journal(tmp_path) as journal:
-        await journal.record(long)
-    (entry,) = read_journal(tmp_path)
-    assert msgspec.json.encode(entry).count(b"x") < 1 << 18
-    assert entry.trajectory.rewards == (1.0,) * 5
-    for read in entry.trajectory.turns:
-        text = text_of(read.results[0].content)
-        assert (read.action_ids, read.observation) == (turn.action_ids, turn.observation)
-        assert (text[:3], text[-20:]) == ("xxx", "record is too large]")
 
 
 async def test_a_journal_that_cannot_be_written_or_read_says_so(tmp_path):

@@ -1,8 +1,7 @@
 """Records in a file that only grows: each record is a zstd frame, which is found whatever is torn around it.
 
 Plain lines take 2.4 to 2.5 times the disk and have no checksum. In one zstd stream, a torn byte costs everything behind
-it. After a torn frame, reading continues at the next magic number. A frame that inflates beyond MOST_CONTENT counts as
-torn. The module does not know the records.
+it. After a torn frame, reading continues at the next magic number. The module does not know the records.
 """
 
 from __future__ import annotations
@@ -17,8 +16,6 @@ from msgspec import Struct
 MAGIC = b"\x28\xb5\x2f\xfd"
 LEVEL = 1  # packed ids hardly become smaller from here on, and take two to three times as long
 CHUNK = 1 << 14  # bytes
-MOST_CONTENT = 64 << 20  # bytes of a record: a hundred times an ordinary one
-_SIP = 1 << 10  # bytes of a frame that are inflated at once: they become 32 MiB at most
 
 
 class Frame(Struct, frozen=True, kw_only=True):
@@ -57,27 +54,19 @@ def _begins(file: BinaryIO, place: int) -> bool:
 
 
 def _frame_at(file: BinaryIO, start: int) -> Frame | None:
-    file.seek(start)
-    chunk = file.read(CHUNK)
-    if not chunk.startswith(MAGIC):
+    if not _begins(file, start):
         return None
-    inflating = zstandard.ZstdDecompressor(max_window_size=MOST_CONTENT).decompressobj()
+    file.seek(start)
+    inflating = zstandard.ZstdDecompressor().decompressobj()
     pieces: list[bytes] = []
-    size, end = 0, start
     try:
-        while chunk and not inflating.eof:
-            for sip in (chunk[place : place + _SIP] for place in range(0, len(chunk), _SIP)):
-                pieces.append(inflating.decompress(sip))
-                size += len(pieces[-1])
-                end += len(sip)
-                if inflating.eof or size > MOST_CONTENT:
-                    break
-            chunk = b"" if inflating.eof or size > MOST_CONTENT else file.read(CHUNK)
+        while not inflating.eof and (chunk := file.read(CHUNK)):
+            pieces.append(inflating.decompress(chunk))
     except zstandard.ZstdError:
         return None
-    if not inflating.eof or size > MOST_CONTENT:
+    if not inflating.eof:
         return None
-    return Frame(start=start, end=end - len(inflating.unused_data), content=b"".join(pieces))
+    return Frame(start=start, end=file.tell() - len(inflating.unused_data), content=b"".join(pieces))
 
 
 def _magic_after(file: BinaryIO, position: int) -> int:

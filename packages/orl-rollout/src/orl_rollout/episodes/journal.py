@@ -26,11 +26,11 @@ from typing import Any, Self
 
 import msgspec
 from msgspec import Struct, structs
-from orl_core import OrlError, RunAborted, TextBlock, ToolResult, Trajectory, boundary, text_of, to_data
+from orl_core import OrlError, RunAborted, Trajectory, boundary, to_data
 from orl_core.text import clean, map_strings, plain
 
 from orl_rollout.edge.secrets import without_ids
-from orl_rollout.episodes.frames import MOST_CONTENT, frame, read_frames
+from orl_rollout.episodes.frames import frame, read_frames
 from orl_rollout.logs import logger_of
 from orl_rollout.results.outcome import UNJUDGED, Outcome
 
@@ -39,7 +39,6 @@ logger = logger_of(__name__)
 VERSION = 1  # of a record's schema
 FILES = "journal-*.jsonl.zst"
 UNJUDGED_FILES = "unjudged-*.jsonl.zst"  # one trajectory each
-CUT = "\n[… cut here: the record is too large]"
 # Ids and logprobs: numpy's name of their type, a colon, and their bytes in base64. So numpy.frombuffer reads them.
 _CODES = {"<i4": "i", "<f4": "f", "<f8": "d"}
 FILE_BYTES = 256 << 20  # a file is followed by the next before it grows beyond
@@ -224,26 +223,7 @@ def _frame_of(outcome: Outcome, step: int | None, replaced: bool = False) -> byt
         replaced=replaced,
         trajectory=outcome.trajectory,
     )
-    return frame(_line_of(entry))
-
-
-def _line_of(entry: Entry) -> bytes:
-    """Return one line of JSON. Where no reader would take it, results are cut and lose images and metadata."""
-    line = encode_entry(entry)
-    if len(line) <= MOST_CONTENT:
-        return line
-    most = MOST_CONTENT // (16 * sum(len(turn.results) for turn in entry.trajectory.turns) or 1)
-    turns = [
-        structs.replace(turn, results=tuple(_shortened(result, most) for result in turn.results))
-        for turn in entry.trajectory.turns
-    ]
-    return encode_entry(structs.replace(entry, trajectory=structs.replace(entry.trajectory, turns=tuple(turns))))
-
-
-def _shortened(result: ToolResult, most: int) -> ToolResult:
-    text = text_of(result.content)
-    text = text if len(text) <= most else text[:most] + CUT
-    return structs.replace(result, content=(TextBlock(text=text),), metadata={})
+    return frame(encode_entry(entry))
 
 
 def encode_entry(entry: Entry) -> bytes:
