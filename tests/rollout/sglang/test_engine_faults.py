@@ -93,7 +93,7 @@ FAULTS = {
     "reset mid-body": Row(Fault(kind=FaultKind.RESET_MID_BODY), UNAFFECTED, ERROR, "ClientPayloadError", retried=True),
     "hang": Row(Fault(kind=FaultKind.HANG), ERROR, ERROR, "silent for 0.8 s"),
     "malformed body": Row(Fault(kind=FaultKind.MALFORMED), ERROR, ERROR, "reading SGLang's answer"),
-    "missing logprobs": Row(Fault(kind=FaultKind.MISSING_LOGPROBS), ERROR, ERROR, "no output_token_logprobs"),
+    "missing logprobs": Row(Fault(kind=FaultKind.MISSING_LOGPROBS), ERROR, ERROR, " 0 logprobs"),
     "short logprobs": Row(Fault(kind=FaultKind.SHORT_LOGPROBS), ERROR, ERROR, " logprobs"),
     "null logprobs": Row(Fault(kind=FaultKind.NAN_LOGPROBS), ERROR, ERROR, "no logprob for the id"),
     "NaN logprobs": Row(Fault(kind=FaultKind.NAN_LITERAL), ERROR, ERROR, "NaN among its numbers"),

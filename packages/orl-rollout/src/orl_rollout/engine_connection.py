@@ -1,4 +1,4 @@
-"""The connection to an engine behind HTTP: deadlines, retries, statuses. It knows no engine's fields.
+"""The client of an engine behind HTTP: deadlines, retries, statuses. It knows no engine's fields.
 
 Transient faults are retried with backoff and jitter for a bounded time, as an engine may restart; a refusal (400) is
 not. A deadline belongs to one attempt and begins when it is sent, and those of the caller do not count the retries.
@@ -72,14 +72,30 @@ class _Refusal(Struct, frozen=True, kw_only=True):
 _REFUSAL = msgspec.json.Decoder(_Refusal)
 
 
-class Connection:
-    """The connection to one engine at `url`, used as `async with`; one object per event loop."""
+class EngineClient:
+    """The connection and the settings of a client of an engine. Used as `async with`; one object per event loop.
 
-    def __init__(self, url: str, timeouts: Timeouts) -> None:
+    Args:
+        url: the address of a server or router without a path, such as `http://127.0.0.1:30000`.
+        context_tokens: the server's context length in ids; `max_new_tokens` is clamped to what it leaves.
+        payload: fields added to every request's body.
+        timeouts: the engine's timeouts.
+    """
+
+    def __init__(
+        self, url: str, *, context_tokens: int, payload: Mapping[str, Any] = _NOTHING, timeouts: Timeouts = _TIMEOUTS
+    ) -> None:
+        self.context_tokens = context_tokens
+        self.payload = dict(payload)
         self._url = url.rstrip("/")
         self._timeouts = timeouts
         self._client: HttpClient | None = None
         self._answered = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel to another process as a client that is not open."""
+        settings = {"context_tokens": self.context_tokens, "payload": self.payload, "timeouts": self._timeouts}
+        return partial(type(self), self._url, **settings), ()
 
     async def __aenter__(self) -> Self:
         timeouts = self._timeouts
@@ -135,42 +151,6 @@ class Connection:
                 raise EngineTimeout(f"{url}: no whole answer within {self._timeouts.total:g} s") from exc
             except UnsafeAnswer as exc:
                 raise EngineAnswerError(f"{url}: {exc}") from exc
-
-
-class EngineClient:
-    """Hold the connection and the settings of a client of an engine. Used as `async with`; one object per event loop.
-
-    Args:
-        url: the address of a server or router without a path, such as `http://127.0.0.1:30000`.
-        context_tokens: the server's context length in ids; `max_new_tokens` is clamped to what it leaves.
-        payload: fields added to every request's body.
-        timeouts: the engine's timeouts.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        context_tokens: int,
-        payload: Mapping[str, Any] = _NOTHING,
-        timeouts: Timeouts = _TIMEOUTS,
-    ) -> None:
-        self.connection = Connection(url, timeouts)
-        self.context_tokens = context_tokens
-        self.payload = dict(payload)
-        settings = {"context_tokens": context_tokens, "payload": self.payload, "timeouts": timeouts}
-        self._again = partial(type(self), url, **settings)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Travel to another process as a client that is not open."""
-        return self._again, ()
-
-    async def __aenter__(self) -> Self:
-        await self.connection.__aenter__()
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.connection.__aexit__(*exc)
 
 
 def fitted(sampling: Mapping[str, Any], known: frozenset[str], room: int) -> dict[str, Any]:

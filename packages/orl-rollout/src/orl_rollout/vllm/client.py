@@ -2,7 +2,7 @@
 
 It knows one endpoint, POST /inference/v1/generate of vLLM 0.32 or later, and no messages, environments or trainers.
 SGLang's names of sampling parameters, which the loop uses, become vLLM's. Retries and deadlines are those of
-`Connection`: vLLM answers 503 while it is paused for new weights.
+`EngineClient`: vLLM answers 503 while it is paused for new weights.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+import msgspec
+from msgspec import Struct
 from orl_core.errors import EngineAnswerError, EngineRefused
-from orl_core.trajectory import Generation
+from orl_core.trajectory import FinishReason, Generation
 
-from orl_rollout.engine_connection import EngineClient, body_of, fitted
-from orl_rollout.vllm.answer import read_generation
+from orl_rollout.engine_connection import LONGEST_MESSAGE, EngineClient, body_of, fitted
 
+NOT_FINITE = -9998.0  # vLLM writes NaN and negative infinity as -9999
 PATH = "/inference/v1/generate"
 SESSION = "X-Session-ID"  # vLLM and its router send equal ones to the same worker
 ANSWER_BYTES = 1 << 22
@@ -85,7 +87,7 @@ class VllmEngine(EngineClient):
     async def _ask(self, params: Mapping[str, Any], ids: Sequence[int], key: str) -> bytes:
         body = body_of({**self.payload, "sampling_params": params}, "token_ids", ids)
         most = ANSWER_BYTES + TOKEN_BYTES * params["max_tokens"]
-        return await self.connection.ask("POST", PATH, most, body, {SESSION: key})
+        return await self.ask("POST", PATH, most, body, {SESSION: key})
 
     async def _check_logprobs(self, ids: Sequence[int], key: str) -> None:
         """Refuse a server whose logprobs are those before temperature and top_k: vLLM's default."""
@@ -112,3 +114,72 @@ class VllmEngine(EngineClient):
             )
         if len(self._began) > KEYS_KEPT:
             self._began.pop(next(iter(self._began)))
+
+
+class _Logprob(Struct, frozen=True, kw_only=True):
+    token_id: int
+    logprob: float
+
+
+class _Logprobs(Struct, frozen=True, kw_only=True):
+    content: list[_Logprob] | None = None
+
+
+class _Span(Struct, frozen=True, kw_only=True):
+    version: str
+
+
+class _Choice(Struct, frozen=True, kw_only=True):
+    finish_reason: FinishReason
+    token_ids: list[int] | None = None
+    logprobs: _Logprobs | None = None
+    weight_versions: list[_Span] | None = None
+
+
+class _PromptDetails(Struct, frozen=True, kw_only=True):
+    cached_tokens: int | None = None
+
+
+class _Usage(Struct, frozen=True, kw_only=True):
+    prompt_tokens_details: _PromptDetails | None = None
+
+
+class _Reply(Struct, frozen=True, kw_only=True):
+    choices: tuple[_Choice]
+    usage: _Usage | None = None
+
+
+_REPLY = msgspec.json.Decoder(_Reply)
+
+
+def read_generation(answer: bytes, seconds: float) -> Generation:
+    """Return the generation in the body of a 200. `seconds` is its duration.
+
+    Its `weight_version` is the oldest that sampled an id of it. Its `cached_tokens` are 0 unless the server runs with
+    `--enable-prompt-tokens-details`.
+
+    Raises:
+        EngineAnswerError: the body is not vLLM's, or its ids and logprobs cannot be trusted.
+    """
+    try:
+        reply = _REPLY.decode(answer)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise EngineAnswerError(f"reading vLLM's answer: {str(exc)[:LONGEST_MESSAGE]}") from exc
+    (choice,) = reply.choices
+    ids, scored = choice.token_ids or [], (choice.logprobs and choice.logprobs.content) or []
+    if not ids and choice.finish_reason != "abort":
+        raise EngineAnswerError(f"vLLM returned no id and the finish reason `{choice.finish_reason}`")
+    if [one.token_id for one in scored] != ids:
+        raise EngineAnswerError(f"vLLM returned {len(ids)} ids, and {len(scored)} logprobs that are not all of these")
+    for place, one in enumerate(scored):
+        if one.logprob <= NOT_FINITE:
+            raise EngineAnswerError(f"vLLM returned a logprob that is not finite for the id {one.token_id} at {place}")
+    details = reply.usage and reply.usage.prompt_tokens_details
+    return Generation(
+        token_ids=tuple(ids),
+        logprobs=tuple(one.logprob for one in scored),
+        finish_reason=choice.finish_reason,
+        weight_version=choice.weight_versions[0].version if choice.weight_versions else "",
+        cached_tokens=(details and details.cached_tokens) or 0,
+        seconds=seconds,
+    )
