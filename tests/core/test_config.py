@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct, structs
 from orl_core.config import EnvironmentConfig, RolloutConfig, RunConfig, TrainerConfig, decode_config, load_config
-from orl_core.config.limits import context_tokens_of, limits_of
 from orl_core.errors import ConfigError
 from orl_core.limits import Positive
 
@@ -425,17 +424,17 @@ def config_of(**more: Any) -> RunConfig:
 
 def test_limits_carry_reasoning_and_masks() -> None:
     config = config_of(thinking="strip", rollout={"train_on": {"failed_turns": False}})
-    limits = limits_of(config, "A/B")
+    limits = config.limits("A/B")
     assert limits.strip_reasoning
     assert limits.train_on == config.rollout.train_on
-    assert not limits_of(config_of(thinking="keep"), "A/B").strip_reasoning
+    assert not config_of(thinking="keep").limits("A/B").strip_reasoning
 
 
 def test_the_trainers_context_wins_and_holds_the_rollout() -> None:
     config = config_of(rollout={"context_tokens": 1000})
-    given, own = limits_of(config, "A/B", context_tokens=700), limits_of(config, "A/B")
+    given, own = config.limits("A/B", context_tokens=700), config.limits("A/B")
     assert (given.context_tokens, given.rollout_tokens) == (700, 700)
     assert (own.context_tokens, own.rollout_tokens) == (1000, 1000)
     config = config_of(rollout={"context_tokens": 1000, "rollout_tokens": 300})
-    assert limits_of(config, "A/B", context_tokens=700).rollout_tokens == 300
-    assert [context_tokens_of(one) for one in (config, config_of())] == [1000, 32768]
+    assert config.limits("A/B", context_tokens=700).rollout_tokens == 300
+    assert [one.context_tokens for one in (config, config_of())] == [1000, 32768]

@@ -34,7 +34,7 @@ from tests.kit.serving import engine, free_port
 if TYPE_CHECKING:  # a parent of processes imports this module
     from orl_testing.environments import Served
 
-MODULE = "orl_rollout.runtime.worker"
+MODULE = "orl_rollout.runtime.workers"
 SAME = re.compile(r"seconds|cache")  # of metrics that depend on the clock, or on who asked first
 SCRIPT = """\
 import asyncio, sys

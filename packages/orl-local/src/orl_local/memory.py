@@ -13,7 +13,6 @@ from typing import Any
 
 from msgspec import Struct, structs
 from orl_core.config import RunConfig
-from orl_core.config.limits import context_tokens_of
 from orl_core.errors import ConfigError
 from orl_rollout.gpus import Gpu
 from orl_rollout.memory import (
@@ -50,7 +49,7 @@ def sizes_of(config: RunConfig, settings: Settings, shards: int = 1) -> Sizes:
 
     Adapters train on frozen bf16 weights, which need no copy.
     """
-    trainer, rank, context = config.trainer.with_defaults(DEFAULTS), settings.lora_rank or 0, context_tokens_of(config)
+    trainer, rank, context = config.trainer.with_defaults(DEFAULTS), settings.lora_rank or 0, config.context_tokens
     rollouts = (trainer.rollout_batch_size or 1) * (trainer.n_samples or 1)
     whole = Sizes(
         precision=structs.replace(

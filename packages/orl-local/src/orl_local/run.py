@@ -17,7 +17,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from msgspec import structs
-from orl_core.config.limits import context_tokens_of
 from orl_rollout.edge import interrupt
 from orl_rollout.engine_connection import Timeouts
 from orl_rollout.logs import say
@@ -123,7 +122,7 @@ def open_engine(plan: Planned, rank: Worker, gpu: int) -> Generator[ServedEngine
     """
     run, trainer, options = plan.run, plan.schedule.trainer, plan.engine.options
     text = plan.described.get("text_config") or plan.described
-    context = context_tokens_of(run.config)
+    context = run.config.context_tokens
     context = min(context, text.get("max_position_embeddings") or context)
     with TemporaryDirectory(prefix="weights-", dir=run.folder.absolute(), ignore_cleanup_errors=True) as folder:
         if plan.engine.url:

@@ -203,7 +203,6 @@ def _tasks(config: RunConfig, folder: Path, arguments: argparse.Namespace) -> tu
 
 def _play(config: RunConfig, folder: Path, batch: Batch, url: str | None, played: list[Played]) -> None:
     """Play the batch, against a running engine or with the model on this thread. `played` gets each that ended."""
-    from orl_core.config.limits import context_tokens_of
     from orl_rollout.engine_connection import Timeouts
     from orl_rollout.recognised_engine import RecognisedEngine
     from orl_rollout.runtime.workers import open_player
@@ -222,7 +221,7 @@ def _play(config: RunConfig, folder: Path, batch: Batch, url: str | None, played
 
     async def with_server(url: str) -> None:
         timeouts = Timeouts(retry=config.rollout.patience)
-        async with RecognisedEngine(url, context_tokens=context_tokens_of(config), timeouts=timeouts) as engine:
+        async with RecognisedEngine(url, context_tokens=config.context_tokens, timeouts=timeouts) as engine:
             await with_engine(engine)
 
     with counting(cli.console()) as show:

@@ -111,13 +111,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _read(config: RunConfig, model: str, options: argparse.Namespace) -> list[Outcome]:
     """Return the episodes that are there already."""
-    from orl_core.config.limits import limits_of
     from orl_core.task import PLAIN
     from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
 
     if options.rows:
         renderer = open_renderer(config, open_tokenizer(config, model))
-        return [*conversations(options.rows, renderer, limits_of(config, PLAIN))]
+        return [*conversations(options.rows, renderer, config.limits(PLAIN))]
     return [*journalled(options.journal, open_tokenizer(config, model))] if options.journal else []
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from msgspec import structs
 from orl_core import OrlError, Renderer, RunConfig
-from orl_core.config.limits import context_tokens_of
 from orl_core.render.tokenizer import Tokenizer
 from orl_rollout.edge.secrets import Scrubber
 from orl_rollout.runtime.player import load_player
@@ -200,7 +199,7 @@ def check_prompt(page: Report, config: RunConfig, opened: Opened, reader: Reader
     ids = page.attempt(name, lambda: renderer.open(opening.messages, opening.tools))
     if ids is None:
         return ()
-    context, turn = context_tokens_of(config), config.rollout.turn_tokens
+    context, turn = config.context_tokens, config.rollout.turn_tokens
     room = context - len(ids)
     line = f"{name}: {len(ids)} ids of a context of {context}"
     wider = "Raise rollout.context_tokens (--max-context-len)"

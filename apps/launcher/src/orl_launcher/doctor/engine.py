@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 from orl_core import EngineError, RunConfig, boundary
-from orl_core.config.limits import context_tokens_of
 from orl_rollout.edge.http import HttpClient, UnsafeAnswer, decode, read
 from orl_rollout.engine_connection import Timeouts
 from orl_rollout.recognised_engine import RecognisedEngine
@@ -84,7 +83,7 @@ def _say_about(page: Report, config: RunConfig, url: str, about: dict[str, Any])
     page.say("ok", f"{url}: {', '.join(filter(None, facts))}")
     if isinstance(model, str) and named and PurePosixPath(model).name.lower() != PurePosixPath(named).name.lower():
         page.say("warning", f"{url}: serves {model}, but the tokenizer is that of {named}. Check that they match")
-    held, wanted = about.get("context_length"), context_tokens_of(config)
+    held, wanted = about.get("context_length"), config.context_tokens
     if not isinstance(held, int):
         page.say("not checked", f"{url}: does not report its context length. The run needs {wanted} ids")
     elif held < wanted:
@@ -97,7 +96,7 @@ def _say_about(page: Report, config: RunConfig, url: str, about: dict[str, Any])
 async def _sample(page: Report, config: RunConfig, url: str, ids: Sequence[int]) -> str:
     timeouts = Timeouts(connect=min(10.0, page.seconds), retry=0.001)
     sampling = {"max_new_tokens": 1, "temperature": 1.0}
-    async with RecognisedEngine(url, context_tokens=context_tokens_of(config), timeouts=timeouts) as engine:
+    async with RecognisedEngine(url, context_tokens=config.context_tokens, timeouts=timeouts) as engine:
         generation = await engine.generate(ids, sampling, key="orl-doctor")
     if len(generation.token_ids) != 1:
         raise EngineError(f"returned {len(generation.token_ids)} ids instead of 1 ({generation.finish_reason})")

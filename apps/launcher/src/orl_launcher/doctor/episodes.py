@@ -17,7 +17,6 @@ from typing import Any, cast
 from msgspec import structs
 from orl_core import ImageBlock, Message, StopReason, ToolCall, ToolSpec, Trajectory
 from orl_core.config import RunConfig
-from orl_core.config.limits import context_tokens_of
 from orl_rollout import Engine, OpenRewardClient, Outcome, open_runtime
 from orl_rollout.edge.http import UnsafeAnswer
 from orl_rollout.openreward.client import open_listing
@@ -161,7 +160,7 @@ def _finding(config: RunConfig, name: str, played: Sequence[Trajectory], *, meas
 
 def _room(config: RunConfig, played: Sequence[Trajectory]) -> int:
     """Return the most ids that each action may have, so that the longest episode stays in the context."""
-    context = context_tokens_of(config)
+    context = config.context_tokens
     return min(
         (context - sum(len(turn.observation) for turn in episode.turns)) // max(1, len(episode.turns))
         for episode in played

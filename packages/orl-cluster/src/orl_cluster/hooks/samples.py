@@ -14,10 +14,10 @@ from typing import Any, Self, cast
 
 import msgspec
 from orl_core import ConfigError, Datum, StopReason, Task, Trajectory
-from orl_core.turns import advantages_per_token, turns_of
 from orl_rollout import Outcome, stats_of
 from orl_rollout.runtime.group_scores import candidate
 from orl_rollout.tasks.file import metadata_in, task_in
+from orl_rollout.training.rows import advantages_per_token, turns_of
 
 STATS = "orl_measure"  # in a sample's metadata
 TURNS = "orl_turns"  # in a sample's metadata: [number of the turn, index of its last id, reward paid before it]

@@ -21,7 +21,7 @@ from orl_core.config.rollout import RolloutConfig
 from orl_core.config.trainer import TrainerConfig
 from orl_core.credentials import has_login, takes_secret
 from orl_core.errors import ConfigError
-from orl_core.limits import Limits, Positive, Seconds
+from orl_core.limits import CONTEXT_TOKENS, Budgets, Limits, Positive, Seconds
 from orl_core.names import EnvironmentName, PathName, ToolFormat
 from orl_core.task import PLAIN
 from orl_core.text import check_system_prompt, is_template
@@ -258,6 +258,26 @@ class RunConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.agent is not None:
             return "`agent`"
         return "`thinking: strip`" if self.thinking == "strip" else ""
+
+    @property
+    def context_tokens(self) -> int:
+        """Return the most ids of prompt and response together, in training, evaluation and `orl rollout`."""
+        return self.rollout.context_tokens or CONTEXT_TOKENS
+
+    def limits(self, env_name: str, *, context_tokens: int | None = None) -> Limits:
+        """Return the limits of a rollout in `env_name`. `context_tokens` is the trainer's own limit, if it has one."""
+        environment = self.environment(env_name)
+        context = context_tokens or self.context_tokens
+        budgets = {name: getattr(self.rollout, name) for name in Budgets.__struct_fields__}
+        budgets["call_timeout"] = environment.call_timeout or self.rollout.call_timeout
+        return Limits(
+            **budgets,
+            max_turns=environment.max_turns,
+            context_tokens=context,
+            rollout_tokens=self.rollout.rollout_tokens or context,
+            parallel_calls=environment.parallel_calls,
+            strip_reasoning=self.thinking == "strip",
+        )
 
     def environment(self, name: str) -> EnvironmentConfig:
         """Return the settings of the environment `name`; a plain row has one turn.

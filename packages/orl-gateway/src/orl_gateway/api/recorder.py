@@ -19,7 +19,6 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 from orl_core import OrlError, Renderer, RolloutSpec, RunConfig, StopReason, Task, ToolCall, ToolResult, boundary
-from orl_core.config.limits import context_tokens_of, limits_of
 from orl_rollout import Engine, Journal, Opening, Outcome, Timeouts
 from orl_rollout.edge import interrupt
 from orl_rollout.edge.secrets import Scrubber
@@ -127,7 +126,7 @@ class Recorder:
         job = RolloutSpec(
             task=task,
             rollout_id=f"session-{self._begun}",
-            limits=limits_of(self._config, self._name),
+            limits=self._config.limits(self._name),
             sampling={"temperature": self._config.eval.temperature, "top_p": self._config.eval.top_p},
         )
         own = OwnTools()
@@ -251,7 +250,7 @@ async def recording(config: RunConfig, folder: Path, address: GatewayAddress) ->
         journal = state.journal
         if journal is None:
             raise OrlError("sessions need a folder to be recorded in")
-        tokens, timeouts = context_tokens_of(config), Timeouts(retry=config.rollout.patience)
+        tokens, timeouts = config.context_tokens, Timeouts(retry=config.rollout.patience)
         async with (
             RecognisedEngine(address.engine, context_tokens=tokens, timeouts=timeouts) as engine,
             Recorder(config, renderer=state.renderer, engine=engine, journal=journal, address=address) as recorder,

@@ -48,14 +48,10 @@ class Toolbox:
         self._schemas: dict[str, Schema] = {}
         size = 0
         for tool in tools:
-            with boundary(SessionError, f"reading the schema of tool `{_short(tool.name)}`"):
+            with boundary(SessionError, f"tool `{_short(tool.name)}` has parameters that are not a JSON schema"):
                 text = json.dumps(tool.parameters)
                 size += len(text) + len(tool.description)
-                try:
-                    self._schemas[tool.name] = _schema(text)
-                except NoSchema as exc:
-                    what = f"tool `{_short(tool.name)}` has parameters that are not a JSON schema"
-                    raise SessionError(f"{what}: {_line(str(exc))}") from exc
+                self._schemas[tool.name] = _schema(text)
         self.large = size > INLINE_SIZE
 
     @cached_property
@@ -75,7 +71,8 @@ class Toolbox:
             message = f"{len(calls)} calls at once, and none was made; make at most {most} in one turn"
             return [ParseFailure(kind=FailureKind.TOO_MANY_CALLS, message=message)]
         first = calls[:MOST_CALLS]
-        checked = self._check_each(first) if _is_light(first) else await asyncio.to_thread(self._check_each, first)
+        heavy = excess_of([call.arguments for call in first if isinstance(call, ToolCall)], INLINE_SIZE)
+        checked = await asyncio.to_thread(self._check_each, first) if heavy else self._check_each(first)
         if len(calls) > MOST_CALLS:
             message = f"{len(calls)} calls at once; only the first {MOST_CALLS} were made"
             checked.append(ParseFailure(kind=FailureKind.TOO_MANY_CALLS, message=message, id=calls[MOST_CALLS].id))
@@ -95,24 +92,12 @@ class Toolbox:
             message = f"unknown tool `{_short(call.name)}`; the tools are: {self.names}"
             return ParseFailure(kind=FailureKind.UNKNOWN_TOOL, name=call.name, message=message, id=call.id)
         with boundary(SessionError, f"applying the schema of tool `{_short(call.name)}`"):
-            try:
-                size_of(call.arguments)
-                complaint = schema.complaint(call.arguments)
-            except TooLarge as exc:
-                complaint = f"the arguments are {exc}"
+            excess = excess_of(call.arguments)
+            complaint = f"the arguments are {excess}" if excess else schema.complaint(call.arguments)
         if not complaint:
             return None
         message = _line(f"invalid arguments for `{call.name}` {complaint}")
         return ParseFailure(kind=FailureKind.INVALID_ARGUMENTS, name=call.name, message=message, id=call.id)
-
-
-def _is_light(calls: Sequence[ToolCall | ParseFailure]) -> bool:
-    """Return whether the arguments of `calls` together are small enough to be checked on the event loop."""
-    try:
-        size_of([call.arguments for call in calls if isinstance(call, ToolCall)], INLINE_SIZE)
-    except TooLarge:
-        return False
-    return True
 
 
 def _short(text: str) -> str:
@@ -129,18 +114,14 @@ def _schema(text: str) -> Schema:
     return Schema(json.loads(text))
 
 
-class NoSchema(ValueError):
-    """A JSON value is not a JSON schema."""
-
-
 class Schema:
-    """A JSON schema, ready to be applied. It is no larger than `size_of` allows.
+    """A JSON schema, ready to be applied.
 
     `$schema` may name draft 4, 6, 7 or 2019-09; without a known name it is read by draft 2020-12. `nullable` of
     OpenAPI 3.0 is obeyed.
 
     Raises:
-        NoSchema: it is not a schema, refers to nothing or to another document, or has a pattern that no engine reads.
+        ValueError: it is not a schema, refers to nothing or to another document, or has a pattern that no engine reads.
     """
 
     def __init__(self, parameters: Mapping[str, Any]) -> None:
@@ -178,7 +159,7 @@ def _validator(tree: dict[str, Any]) -> Any:
     wrong = f"at {_path(last.instance_path)}: {_words(last)}" if isinstance(last, _Refused) else str(last)
     draft = jsonschema_rs.validator_cls_for(tree).__name__.removeprefix("Draft").removesuffix("Validator")
     draft = f"{draft[:4]}-{draft[4:]}".rstrip("-")
-    raise NoSchema(f"{wrong} (read by draft {draft} of JSON Schema)") from last
+    raise ValueError(_line(f"{wrong} (read by draft {draft} of JSON Schema)")) from last
 
 
 def _with_null(schema: Any) -> Any:
@@ -227,21 +208,15 @@ def _most_alternatives(tree: Any) -> int:
     return max(lengths, default=1) or 1
 
 
-class TooLarge(ValueError):
-    """A JSON value is too large or nested too deep to be looked at."""
-
-
-def size_of(value: object, most: int = MOST_SIZE) -> int:
-    """Return how many characters of JSON a value takes."""
+def excess_of(value: object, most: int = MOST_SIZE) -> str:
+    """Say what keeps a JSON value from being looked at: its depth, or more than `most` characters. "" if nothing."""
     if levels_of(value) > MOST_LEVELS:
-        raise TooLarge(f"nested deeper than {MOST_LEVELS} levels")
+        return f"nested deeper than {MOST_LEVELS} levels"
     try:
         size = len(json.dumps(value))
     except ValueError as exc:  # Python refuses to print 4,300 digits
-        raise TooLarge(f"not to be read: {exc}") from exc
-    if size > most:
-        raise TooLarge(f"larger than {MOST_SIZE:,} characters")
-    return size
+        return f"not to be read: {exc}"
+    return f"larger than {most:,} characters" if size > most else ""
 
 
 def levels_of(value: object, most: int = MOST_LEVELS + 1) -> int:

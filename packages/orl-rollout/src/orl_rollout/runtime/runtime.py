@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 from msgspec import Struct, field, structs
 from orl_core.config import RunConfig
-from orl_core.config.limits import limits_of
 from orl_core.errors import ConfigError, OrlError, boundary
 from orl_core.render import Renderer
 from orl_core.task import PLAIN, Task
@@ -119,7 +118,7 @@ class Runtime:
         job = RolloutSpec(
             task=task,
             rollout_id=request.rollout_id,
-            limits=limits_of(self._config, task.env_name, context_tokens=request.context_tokens),
+            limits=self._config.limits(task.env_name, context_tokens=request.context_tokens),
             sampling=dict(request.sampling),
             evaluation=request.evaluation,
         )

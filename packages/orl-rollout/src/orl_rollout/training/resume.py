@@ -16,7 +16,6 @@ from typing import Any, cast
 import msgspec
 from msgspec import structs
 from orl_core.config import RunConfig, TrainerConfig, decode_config
-from orl_core.config.limits import context_tokens_of
 from orl_core.errors import ConfigError
 from orl_core.task import Task
 
@@ -127,7 +126,7 @@ def _leaves(config: RunConfig, defaults: Mapping[str, Any]) -> dict[tuple[str, .
     resolved = structs.replace(
         config,
         trainer=config.trainer.with_defaults(defaults),
-        rollout=structs.replace(config.rollout, context_tokens=context_tokens_of(config)),
+        rollout=structs.replace(config.rollout, context_tokens=config.context_tokens),
         agent=config.agent_config,
     )
     return dict(_walk(resolved.public()))

@@ -12,7 +12,6 @@ from msgspec import Struct
 from orl_core.datum import Datum
 from orl_core.estimators import Estimator
 from orl_core.reward import group_advantages, turn_advantages
-from orl_core.turns import advantages_per_token, returns_to_go, turns_of
 
 from orl_rollout.results.outcome import Outcome
 
@@ -37,6 +36,22 @@ class Row(Struct, frozen=True, kw_only=True):
     advantages: tuple[float, ...]
 
 
+def turns_of(datums: Sequence[Datum]) -> list[list[tuple[int, int, float]]]:
+    """Return the turns of each row of one rollout: number of the turn, index of its last id, reward paid before it.
+
+    The number and the reward continue from row to row.
+    """
+    rows: list[list[tuple[int, int, float]]] = []
+    number, paid = 0, 0.0
+    for datum in datums:
+        rewards, turns = dict(datum.rewards), list[tuple[int, int, float]]()
+        for end in datum.ends:
+            turns.append((number, end, paid))
+            number, paid = number + 1, paid + rewards.get(end, 0.0)
+        rows.append(turns)
+    return rows
+
+
 def advantages_of(
     members: Sequence[Member], *, center: bool, scale: bool, turns: bool
 ) -> list[list[tuple[int, float]]]:
@@ -55,7 +70,7 @@ def advantages_of(
     for member in members:
         rows.setdefault((member.group, member.rollout_id), []).append(member)
     gains = turn_advantages(
-        [returns_to_go([member.turns for member in own], own[0].reward) for own in rows.values()],
+        [[member.reward - paid for member in own for _, _, paid in member.turns] for own in rows.values()],
         [group for group, _ in rows],
         [any(member.trains for member in own) for own in rows.values()],
         center=center,
@@ -96,6 +111,14 @@ def rows_of(outcomes: Sequence[Outcome], group_size: int, estimator: Estimator, 
         for datum, own in zip(data, gained, strict=True)
         if datum.trainable and any(datum.loss_mask)
     ]
+
+
+def advantages_per_token(turns: Sequence[tuple[int, float]], length: int) -> list[float]:
+    """Return the advantage of each of the `length` ids of a response; `turns` are last index and advantage of each."""
+    spread: list[float] = []
+    for end, advantage in turns:
+        spread += [advantage] * (end + 1 - len(spread))
+    return [*spread, *[0.0] * (length - len(spread))]
 
 
 def _per_id(datum: Datum, turns: Sequence[tuple[int, float]]) -> tuple[float, ...]:
