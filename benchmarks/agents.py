@@ -24,7 +24,7 @@ from orl_gateway import AgentEpisode
 from orl_gateway.agent.agent_player import AgentPlayer
 from orl_rollout.loop.engine import Engine
 from orl_rollout.loop.loop import rollout
-from orl_rollout.runtime.player import Player
+from orl_rollout.runtime.runtime import Player
 from orl_rollout.sglang.client import SglangEngine
 from orl_testing import ScriptedSession
 from rich.console import Console

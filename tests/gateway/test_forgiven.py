@@ -25,7 +25,7 @@ from orl_gateway.dialects.exchange import RequestRefused
 from orl_gateway.dialects.responses import RESPONSES
 from orl_rollout import metrics_of, stats_of
 from orl_rollout.results.outcome import outcome_of
-from orl_rollout.runtime.player import load_player
+from orl_rollout.runtime.runtime import load_player
 from orl_testing import ScriptedSession
 
 from tests.gateway.agents import (

@@ -29,8 +29,7 @@ from orl_gateway.agent.program import environment_of, run_command
 from orl_rollout.loop.clock import never
 from orl_rollout.loop.loop import rollout
 from orl_rollout.loop.session import Session, SessionLost
-from orl_rollout.runtime.player import load_player
-from orl_rollout.runtime.runtime import RolloutRequest
+from orl_rollout.runtime.runtime import RolloutRequest, load_player
 from orl_testing import ScriptedSession
 
 from tests.gateway.agents import LIMITS, RENDERER, TASK, Model

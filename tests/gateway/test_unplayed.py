@@ -23,8 +23,7 @@ from orl_gateway.agent.agent_player import Agent, AgentPlayer, player_of
 from orl_rollout.episodes.journal import Journal
 from orl_rollout.results.metrics import evaluation_metrics, stats_of
 from orl_rollout.results.outcome import outcome_of
-from orl_rollout.runtime.player import Player
-from orl_rollout.runtime.runtime import RolloutRequest
+from orl_rollout.runtime.runtime import Player, RolloutRequest
 from orl_rollout.training.rows import rows_of
 from orl_testing import ScriptedSession
 

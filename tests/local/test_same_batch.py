@@ -26,7 +26,7 @@ from orl_local.learner import Learner
 from orl_local.run import train
 from orl_rollout.results.outcome import Outcome, outcome_of
 from orl_rollout.run_folder.contract import Run
-from orl_rollout.runtime import player
+from orl_rollout.runtime import runtime
 from orl_rollout.runtime.runtime import RolloutRequest
 from orl_rollout.training import rows as training
 
@@ -95,7 +95,7 @@ def play_what_is_recorded(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None
         group, member = map(int, job.rollout_id.split("/"))
         return structs.replace(batch[group][member], job=job)
 
-    monkeypatch.setattr(player, "rollout", recorded)
+    monkeypatch.setattr(runtime, "rollout", recorded)
     monkeypatch.setattr(worker, "_runs", {})
 
 

@@ -13,7 +13,7 @@ import pytest
 from orl_cluster.hooks.worker import aclose
 from orl_core.errors import ConfigError
 from orl_rollout.loop import loop
-from orl_rollout.runtime import player
+from orl_rollout.runtime import runtime
 from orl_testing import Fault, SglangServer
 
 from tests.slime import episode
@@ -128,4 +128,4 @@ def break_once(monkeypatch: pytest.MonkeyPatch) -> None:
             raise bugs.pop()
         return await whole(*args, **kwargs)
 
-    monkeypatch.setattr(player, "rollout", broken)
+    monkeypatch.setattr(runtime, "rollout", broken)

@@ -28,7 +28,7 @@ from orl_rollout.run_folder.contract import refuse_workers
 from orl_rollout.run_folder.environments import record_versions
 from orl_rollout.run_folder.metrics_log import MetricsRow, append
 from orl_rollout.run_folder.summary import note_end
-from orl_rollout.runtime.player import load_player
+from orl_rollout.runtime.runtime import load_player
 from orl_rollout.training.resume import check_resume
 
 from orl_launcher import cli, invocation

@@ -14,8 +14,7 @@ from msgspec import structs
 from orl_core import OrlError, Renderer, RunConfig
 from orl_core.render.tokenizer import Tokenizer
 from orl_rollout.edge.secrets import Scrubber
-from orl_rollout.runtime.player import load_player
-from orl_rollout.runtime.runtime import check_renderer
+from orl_rollout.runtime.runtime import check_renderer, load_player
 from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 

@@ -32,7 +32,7 @@ from orl_core.config import AgentConfig
 from orl_rollout import Engine, Session
 from orl_rollout.functions import loading
 from orl_rollout.loop.clock import Pause, give_up, never
-from orl_rollout.runtime.player import Player
+from orl_rollout.runtime.runtime import Player
 
 from orl_gateway.agent.program import check_command, run_command
 from orl_gateway.api.gateway import Gateway

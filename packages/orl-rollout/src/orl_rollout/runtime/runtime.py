@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from importlib.metadata import entry_points
+from typing import Any, Protocol, cast
 
 from msgspec import Struct, field, structs
-from orl_core.config import RunConfig
+from orl_core.config import AgentConfig, RunConfig
 from orl_core.errors import ConfigError, OrlError, boundary
 from orl_core.render import Renderer
 from orl_core.task import PLAIN, Task
@@ -23,15 +24,50 @@ from orl_rollout.episodes.journal import Journal
 from orl_rollout.logs import keep_out, logger_of
 from orl_rollout.loop.clock import Pause, give_up, never
 from orl_rollout.loop.engine import Engine
+from orl_rollout.loop.loop import rollout
 from orl_rollout.loop.session import Session
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.runtime.admission import AdaptiveLimiter, LimitedSession, Ticket
 from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.judging import Judging
-from orl_rollout.runtime.player import Player, load_player
 from orl_rollout.tasks.plain import PlainSession
 
+AGENTS = "orl.agents"  # the group of entry points that play with agents of the user
 logger = logger_of("orl")
+
+
+class Player(Protocol):
+    """Plays one episode; `rollout` is one, with its promises (law L2)."""
+
+    async def __call__(
+        self,
+        job: RolloutSpec,
+        *,
+        session: Session,
+        renderer: Renderer,
+        engine: Engine,
+        stopped: Callable[[], bool] = never,
+        pause: Pause = give_up,
+    ) -> Trajectory:
+        """Play one episode of `job.task` and return what happened, whatever happened."""
+        ...
+
+
+def load_player(config: RunConfig) -> Player:
+    """Return the player that the configuration names.
+
+    Raises:
+        ConfigError: the agent is not named or cannot be loaded, or no package is installed that plays with agents.
+    """
+    agent = config.agent_config
+    if agent is None:
+        return rollout
+    if not agent.name:
+        raise ConfigError("`agent` names no `function` and no `command`. Name one: only `orl gateway` needs none")
+    entry = next(iter(entry_points(group=AGENTS)), None)
+    if entry is None:
+        raise ConfigError("`agent` needs the package orl-gateway, which is not in this environment. Install it")
+    return cast("Callable[[AgentConfig], Player]", entry.load())(agent)
 
 
 class Environments(Protocol):

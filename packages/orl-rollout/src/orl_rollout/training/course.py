@@ -35,7 +35,7 @@ from orl_rollout.run_folder.judges import DIFFERENCE, LogprobDrift
 from orl_rollout.run_folder.metrics_log import Kind
 from orl_rollout.run_folder.summary import BROKE_OFF, Summary, SummaryFile
 from orl_rollout.run_folder.tracking import Report, tracked_by
-from orl_rollout.runtime.player import load_player
+from orl_rollout.runtime.runtime import load_player
 from orl_rollout.runtime.workers import open_player
 from orl_rollout.tasks.file import read_tasks
 from orl_rollout.training.play import Batch, Player, compared, play

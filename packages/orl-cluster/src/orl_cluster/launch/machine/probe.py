@@ -30,7 +30,7 @@ from orl_rollout.functions import find_modules_in
 from orl_rollout.gpus import Gpu, count_gpus, gpu_memory
 from orl_rollout.results.outcome import load_reward
 from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER, checkpoint_in, conversion_of
-from orl_rollout.runtime.player import load_player
+from orl_rollout.runtime.runtime import load_player
 
 from orl_cluster.launch.argv import names_in, value_of
 from orl_cluster.launch.options import CUSTOM_CONFIG, REPLAY, ROUTER
