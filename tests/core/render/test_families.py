@@ -15,13 +15,12 @@ from msgspec import structs
 from orl_core.errors import RenderError
 from orl_core.messages import Message, Role, ToolCall, ToolSpec, text_message
 from orl_core.render import Renderer
-from orl_core.render.certify import Extent
+from orl_core.render.certify import Extent, unlike_template
 from orl_core.render.controls import Controls
 from orl_core.render.conversation import Dialect, for_template
 from orl_core.render.dummy import Roles
 from orl_core.render.independence import TemplateLimits
 from orl_core.render.plan import Plans, TailPlan
-from orl_core.render.report import unlike_template
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
 from tests.core.render.conversations import few, harmless, hostile_to, rounds

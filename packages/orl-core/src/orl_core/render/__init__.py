@@ -13,8 +13,7 @@ taught          the format of calls: the template's own, or that of a system pro
 calls           an action's ids split at delimiters, and positions in them
 controls        control strings: found, kept out, spliced
 conversation    messages as templates read them
-certify         the hard checks that a tokenizer and a template must pass
-report          the soft checks and the certificate
+certify         the checks that a tokenizer and a template must pass, and the certificate
 """
 
 from orl_core.render.certify import Certificate, Check

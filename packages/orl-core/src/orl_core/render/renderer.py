@@ -22,7 +22,6 @@ from orl_core.render.junction import ActionBoundary
 from orl_core.render.opening import OpeningRenderer
 from orl_core.render.plain_template import AS_USER, ResultsAsUser, knows_results
 from orl_core.render.plan import Plans
-from orl_core.render.report import certificate, whole_conversations
 from orl_core.render.taught import action_text, check_taught, choose_format
 from orl_core.render.tokenizer import Tokenizer
 from orl_core.text import clean
@@ -84,12 +83,12 @@ class Renderer:
             self._opening = OpeningRenderer(tokenizer, self._controls, self._dialect, system_prompt_template)
             checks += more + certify.openings(self._opening, self._controls, tokenizer.encode_joint)
             # 4. Whole conversations are the template's own, and its calls are read back.
-            checks.append(whole_conversations(self._plans, extent, self._dialect))
+            checks.append(certify.whole_conversations(self._plans, extent, self._dialect))
             taught = self._format.is_taught
             checks.append(
                 check_taught(self._controls, self._calls) if taught else written.check(self._dialect, self._calls)
             )
-            base = certificate(checks, extent, self._plans, self._opened)
+            base = certify.certificate(checks, extent, self._plans, self._opened)
             notes = (*base.notes, *([self._format.why] if taught else []), *([AS_USER] if plain else []))
             self.certificate = structs.replace(base, notes=notes)
         stops = [token for token in extent.closing.values() if token in tokenizer.stop_ids]
