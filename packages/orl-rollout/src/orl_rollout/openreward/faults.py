@@ -42,43 +42,29 @@ def as_session_error(what: str, *, begun: bool = False) -> Generator[None]:
         with boundary(SessionError, what):
             yield
     except SessionError as fault:
-        cause, words = fault.__cause__, _words(fault.__cause__)
+        words = _words(fault.__cause__)
         message = f"{what}: {cut(words, LONGEST)}" if words else str(fault)
-        retry_after = cause.retry_after if isinstance(cause, Refusal) else None
-        if isinstance(cause, Refusal) and cause.status == 429:
-            raise Overloaded(message, retry_after=retry_after) from cause
-        if _is_lost(cause, begun=begun):
-            raise SessionLost(message, retry_after=retry_after) from cause
-        leaf = _leaf(fault)
-        if leaf is SessionAnswerError:
-            raise SessionAnswerError(message, answer=_answer(fault)) from cause
-        raise leaf(message) from cause
+        raise _named(fault, message, begun=begun) from fault.__cause__
 
 
-def _is_lost(cause: BaseException | None, *, begun: bool) -> bool:
-    """Return whether the connection broke, or the server is away or has forgotten the session."""
-    if isinstance(cause, Refusal | aiohttp.ClientResponseError):
-        return cause.status in AWAY or (begun and cause.status in FORGOTTEN)
-    timeout = isinstance(cause, TimeoutError) and not isinstance(cause, aiohttp.ClientError)  # a deadline of ours
-    return isinstance(cause, aiohttp.ClientError | OSError) and not timeout
-
-
-def _leaf(fault: SessionError) -> type[SessionError]:
-    """Return the class that names the cause of `fault`."""
+def _named(fault: SessionError, message: str, *, begun: bool) -> SessionError:
+    """Return the error of the class that names the cause of `fault`."""
     cause = fault.__cause__
-    if isinstance(cause, TimeoutError):
-        return SessionTimeout
-    if isinstance(cause, UnsafeAnswer | NotJson | msgspec.ValidationError):
-        return SessionAnswerError
-    if isinstance(cause, aiohttp.ClientError) or transient(cause):
-        return SessionUnavailable
-    return SessionRefused if isinstance(cause, Refusal) else type(fault)
-
-
-def _answer(fault: SessionError) -> str:
-    """Return the text of the answer that `fault` could not use."""
-    cause = fault if isinstance(fault, SessionAnswerError) else fault.__cause__
-    return cause.answer if isinstance(cause, SessionAnswerError | UnsafeAnswer | NotJson) else ""
+    if isinstance(cause, Refusal | aiohttp.ClientResponseError):
+        retry_after = cause.retry_after if isinstance(cause, Refusal) else None
+        if cause.status == 429:
+            return Overloaded(message, retry_after=retry_after)
+        if cause.status in AWAY or (begun and cause.status in FORGOTTEN):
+            return SessionLost(message, retry_after=retry_after)
+        refused = isinstance(cause, Refusal) and not transient(cause)
+        return SessionRefused(message) if refused else SessionUnavailable(message)
+    if isinstance(cause, aiohttp.ClientError | OSError):
+        is_ours = isinstance(cause, TimeoutError) and not isinstance(cause, aiohttp.ClientError)  # a deadline
+        return SessionTimeout(message) if is_ours else SessionLost(message)
+    unusable = fault if isinstance(fault, SessionAnswerError) else cause
+    if isinstance(unusable, SessionAnswerError | UnsafeAnswer | NotJson):
+        return SessionAnswerError(message, answer=unusable.answer)
+    return SessionAnswerError(message) if isinstance(cause, msgspec.ValidationError) else type(fault)(message)
 
 
 def _words(cause: BaseException | None) -> str:
