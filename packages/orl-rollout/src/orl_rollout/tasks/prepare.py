@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import random
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -111,7 +112,7 @@ def _cap(environment: EnvironmentConfig, listing: TaskListing) -> int:
 
 
 def _shares(config: RunConfig, listings: Sequence[TaskListing], max_tasks: int | None) -> list[int]:
-    """Return how many tasks to draw from every listing."""
+    """Return how many tasks to draw from every listing: an environment's splits share its weight by their sizes."""
     caps = [_cap(config.environments[one.env_name], one) for one in listings]
     if min(sum(caps), max_tasks or sum(caps)) > MOST_TASKS:
         raise ConfigError(
@@ -120,16 +121,14 @@ def _shares(config: RunConfig, listings: Sequence[TaskListing], max_tasks: int |
         )
     if max_tasks is None or max_tasks >= sum(caps):
         return caps
-    members: dict[str, list[int]] = {}
-    for n, listing in enumerate(listings):
-        members.setdefault(listing.env_name, []).append(n)
-    weights = [config.environments[name].weight for name in members]
-    totals = share_out(max_tasks, weights, [sum(caps[n] for n in group) for group in members.values()])
-    shares: dict[int, int] = {}
-    for total, group in zip(totals, members.values(), strict=True):
-        sizes = [caps[n] for n in group]
-        shares.update(zip(group, share_out(total, sizes, sizes), strict=True))
-    return [shares[n] for n in range(len(listings))]
+    sizes = Counter[str]()  # of the environments
+    for listing, cap in zip(listings, caps, strict=True):
+        sizes[listing.env_name] += cap
+    weights = [
+        config.environments[listing.env_name].weight * cap / (sizes[listing.env_name] or 1)
+        for listing, cap in zip(listings, caps, strict=True)
+    ]
+    return share_out(max_tasks, weights, caps)
 
 
 def share_out(total: int, weights: Sequence[float], caps: Sequence[int]) -> list[int]:
