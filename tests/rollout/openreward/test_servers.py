@@ -11,12 +11,11 @@ from typing import Any
 
 import aiohttp
 import pytest
-from msgspec import structs
 from orl_core.errors import SessionError
 from orl_core.messages import ToolCall, text_of
 from orl_core.task import Task
 from orl_rollout.edge.http import HttpClient
-from orl_rollout.openreward import OpenRewardClient, OpenRewardSession, transport
+from orl_rollout.openreward import OpenRewardClient, session, transport
 from orl_rollout.openreward.environment import list_served
 from orl_rollout.openreward.transport import STARTING_SECONDS
 from orl_testing import environments as envs
@@ -122,15 +121,16 @@ async def test_a_session_that_is_gone_is_known_at_the_next_call(gallery: envs.Se
                 await play.call("echo", text="anyone?")
 
 
-async def test_an_environment_that_never_starts_is_a_fault_and_left(gallery: envs.Served):
+async def test_an_environment_that_never_starts_is_a_fault_and_left(
+    gallery: envs.Served, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(session, "OPEN_SECONDS", 0.5)
     before, asked = gallery.sessions, gallery.count("/create_session")
     async with OpenRewardClient(config_of("SlowSetup", gallery.url)) as client:
-        made = client.session(task_of("SlowSetup"))
-        impatient = structs.replace(made._options, open_seconds=0.5)
-        session = OpenRewardSession(impatient, made._reach)
+        opened = client.session(task_of("SlowSetup"))
         with pytest.raises(SessionError, match="opening a session of gallery/SlowSetup: no answer in time"):
-            await session.open(task_of("SlowSetup"))
-        await session.close()
+            await opened.open(task_of("SlowSetup"))
+        await opened.close()
     assert gallery.sessions == before
     assert gallery.count("/create_session") - asked == 1
 

@@ -126,8 +126,6 @@ async def read(response: aiohttp.ClientResponse, most: int) -> bytes:
         UnsafeAnswer: it is larger than `most` bytes.
         aiohttp.ClientError: the connection breaks.
     """
-    if (response.content_length or 0) > most:
-        raise too_large(most)
     body = await _start_of(response, most)
     if len(body) > most:
         raise too_large(most, body)

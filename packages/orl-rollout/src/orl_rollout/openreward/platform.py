@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-from contextlib import suppress
-from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -78,11 +76,8 @@ def _subdomain(name: str) -> str:
 @functools.cache
 def sdk_secrets() -> Any:
     """Return the SDK's module of secrets without its package, which imports the clients of other services (3 s)."""
-    package = find_spec("openreward")
-    for folder in (package and package.submodule_search_locations) or ():
-        with suppress(ImportError, OSError):
-            spec = spec_from_file_location("openreward_secrets", Path(folder, "api", "sandboxes", "secrets.py"))
-            if spec and spec.loader:
-                spec.loader.exec_module(module := module_from_spec(spec))
-                return module
-    return import_module("openreward.api.sandboxes.secrets")
+    package: Any = find_spec("openreward")
+    file = Path(package.submodule_search_locations[0], "api", "sandboxes", "secrets.py")
+    spec: Any = spec_from_file_location("openreward_secrets", file)
+    spec.loader.exec_module(module := module_from_spec(spec))
+    return module

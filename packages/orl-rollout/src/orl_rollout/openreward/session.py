@@ -51,7 +51,6 @@ class SessionOptions(Struct, frozen=True, kw_only=True):
     toolset: str | None
     overrides: dict[str, str] = {}
     close_seconds: float
-    open_seconds: float = OPEN_SECONDS
     open_sessions: OpenSessions | None = None
 
 
@@ -67,7 +66,7 @@ class OpenRewardSession:
     async def open(self, task: Task) -> Opening:
         """Open a remote session of `task` and read its messages and tools."""
         with as_session_error(f"opening a session of {self._options.name}"):
-            async with asyncio.timeout(self._options.open_seconds):
+            async with asyncio.timeout(OPEN_SECONDS):
                 return await retried(lambda: self._begin(task), FAULTS, again=_begins_again)
 
     async def call(self, call: ToolCall) -> ToolResult:

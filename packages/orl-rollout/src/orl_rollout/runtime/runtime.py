@@ -19,7 +19,7 @@ from orl_core.render import Renderer
 from orl_core.task import PLAIN, Task
 from orl_core.trajectory import RolloutSpec, StopReason, Trajectory
 
-from orl_rollout.edge.secrets import Scrubber, refuse_repeats, unset, unset_secrets
+from orl_rollout.edge.secrets import Scrubber, refuse_repeats, unset_in
 from orl_rollout.episodes.journal import Journal
 from orl_rollout.logs import keep_out, logger_of
 from orl_rollout.loop.clock import Pause, give_up, never
@@ -121,9 +121,8 @@ class Runtime:
         refuse_repeats(config)
         scrubber = Scrubber.of(config)
         keep_out(scrubber)
-        for name in config.environments:
-            for entry in unset_secrets(config, name):
-                logger.warning("%s: %s", name, unset(entry))
+        for line in unset_in(config):
+            logger.warning("%s", line)
         check_renderer(config, renderer)
         self._judging = Judging(config, scrubber, journal)
         self._player = player or load_player(config)
