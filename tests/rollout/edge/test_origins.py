@@ -16,7 +16,7 @@ from orl_core.messages import ToolCall
 from orl_core.task import Task, row_of
 from orl_rollout.edge.http import HttpClient
 from orl_rollout.episodes.uploader import post
-from orl_rollout.openreward import OpenRewardClient, remote
+from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.client import open_listing
 from orl_rollout.openreward.environment import list_tasks
 from orl_rollout.openreward.transport import Refusal
@@ -124,7 +124,7 @@ def moved(paths: Sequence[str], status: int, there: str) -> type[Answering]:
 @pytest.mark.parametrize("status", [302, 307])
 async def test_no_request_follows_a_redirect_with_the_key(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENREWARD_API_KEY", KEY)
-    monkeypatch.setattr(remote, "PING_SECONDS", 0.01)
+    monkeypatch.setattr("orl_rollout.openreward.session.PING_SECONDS", 0.01)
     with envs.serve(envs.Echo) as other:
         for path in LISTED:
             with envs.serve(envs.Echo, wrap=moved([path], status, other.url)) as served:
@@ -179,7 +179,7 @@ class Sticky:
 
 
 async def test_each_session_has_cookies_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "PING_SECONDS", 0.01)
+    monkeypatch.setattr("orl_rollout.openreward.session.PING_SECONDS", 0.01)
     balancers: list[Sticky] = []
 
     def wrap(app: Any) -> Sticky:

@@ -7,7 +7,7 @@ import json
 import pytest
 from orl_core.errors import ConfigError
 from orl_core.messages import ToolCall, text_of
-from orl_rollout.openreward import OpenRewardClient, remote
+from orl_rollout.openreward import OpenRewardClient
 from orl_testing import environments as envs
 
 from tests.kit.episodes import Playing, config_of, task_of
@@ -108,7 +108,7 @@ async def test_hosts_travel_with_the_secret(gallery, monkeypatch):
 async def test_proxies_in_the_environment_are_not_asked(gallery, monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    monkeypatch.setattr(remote, "PING_SECONDS", 0.01)
+    monkeypatch.setattr("orl_rollout.openreward.session.PING_SECONDS", 0.01)
     before = gallery.count("/ping")
     async with Playing("Echo", gallery.url) as play:
         await play.call("echo", text="a")

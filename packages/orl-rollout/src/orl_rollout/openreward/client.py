@@ -36,8 +36,7 @@ from orl_rollout.openreward.environment import (
 from orl_rollout.openreward.faults import as_session_error
 from orl_rollout.openreward.open_sessions import OpenSessions
 from orl_rollout.openreward.platform import required_secrets, sdk_secrets, session_url, usual_hosts
-from orl_rollout.openreward.remote import RemoteSession, reads_secrets_in_body
-from orl_rollout.openreward.session import OpenRewardSession, SessionOptions
+from orl_rollout.openreward.session import OpenRewardSession, RemoteSession, SessionOptions, reads_secrets_in_body
 from orl_rollout.openreward.transport import FAULTS, Channel, Endpoint, Refusal
 
 logger = logger_of("orl")
