@@ -81,8 +81,8 @@ PUBLIC = {
     ),
     "orl_core.render": "Certificate Check Renderer Tokenizer",
     "orl_core.tools": (
-        "Mark Marked TOOL_FORMATS ToolFormat delimiters format_tools parse parse_marked render_call system_prompt "
-        "taught_format thinking tool_format wire_format"
+        "Mark Marked TOOL_FORMATS ToolFormat format_tools parse render_call system_prompt taught_format tool_format "
+        "wire_format"
     ),
     "orl_gateway": "AgentEpisode Episode Gateway",
     "orl_launcher.made_models": "cached_model",

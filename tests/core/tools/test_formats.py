@@ -18,10 +18,7 @@ from orl_core.tools import (
     Mark,
     Marked,
     ToolFormat,
-    delimiters,
     parse,
-    parse_marked,
-    thinking,
     wire_format,
 )
 from orl_core.tools.scan import mark
@@ -47,7 +44,7 @@ TOOLS = (
         },
     ),
 )
-EVERY = sorted({text for tool_format in TOOL_FORMATS for text in delimiters(tool_format)})
+EVERY = sorted({text for tool_format in TOOL_FORMATS for text in wire_format(tool_format).delimiters})
 FRAGMENTS = (
     *EVERY,
     *(
@@ -113,7 +110,7 @@ def test_any_marks_give_an_action(text: str, random: Any) -> None:
     """As a renderer marks them: some spellings are delimiters, others are text."""
     for tool_format in TOOL_FORMATS:
         kept = tuple(mark for mark in spelled(text, tool_format) if random.random() < 0.7)
-        msgspec.json.encode(parse_marked(Marked(text=text, marks=kept), tool_format))
+        msgspec.json.encode(wire_format(tool_format).read(Marked(text=text, marks=kept), (), reasoning_opened=False)[0])
 
 
 # Calls are drawn once for all the ways to write them: every format sees every example.
@@ -124,7 +121,7 @@ LITERAL = [wire for wire in WIRES.values() if not wire.hostile]
 @given(any_calls, quiet_calls, st.sampled_from(["", "Let me see.\n"]), st.booleans())
 def test_what_is_written_is_read(escaped: list[ToolCall], quiet: list[ToolCall], said: str, thinks: bool) -> None:
     for wire, calls in (*((wire, escaped) for wire in ESCAPING), *((wire, quiet) for wire in LITERAL)):
-        opening, closing = thinking(wire.format)
+        opening, closing = wire_format(wire.format).thinking
         reasons = f"{opening}\nHm.\n{closing}\n\n" if thinks and wire.format != "gpt_oss" else ""
         bare = wire.before == "["
         spoken = "" if bare or wire.format == "gpt_oss" else said  # nothing but their place says that they are calls
@@ -144,7 +141,7 @@ def check_cut(wire: Wire, calls: list[ToolCall], text: str, cut: int) -> None:
 
 
 def spelled(text: str, tool_format: ToolFormat) -> tuple[Mark, ...]:
-    return mark(text, delimiters(tool_format)).marks
+    return mark(text, wire_format(tool_format).delimiters).marks
 
 
 def within_delimiters(text: str, tool_format: ToolFormat) -> set[int]:
@@ -186,7 +183,7 @@ def test_a_call_of_one_format_is_no_call_in_another(calls: list[ToolCall]) -> No
 def test_a_spelled_delimiter_that_is_not_marked_is_text(calls: list[ToolCall]) -> None:
     for wire in WIRES.values():
         text = wire.text(calls)
-        action = parse_marked(Marked(text=text), wire.format, tools=tools_for(calls))
+        action = wire_format(wire.format).read(Marked(text=text), tools_for(calls), reasoning_opened=False)[0]
         if wire.before not in {"", "["} or not text.startswith("{"):
             bare = wire.before == "[" or wire.format == "llama3"
             assert bool(action.calls) == bare, wire.format
@@ -210,7 +207,7 @@ def _check_value(wire: Wire, value: str) -> None:
         for moved in [len(value) if mark.start >= start else 0]
     )
     text = wire.text([call])
-    read = parse_marked(Marked(text=text, marks=marks), wire.format, tools=tools_for([call]))
+    read, _ = wire_format(wire.format).read(Marked(text=text, marks=marks), tools_for([call]), reasoning_opened=False)
     assert without_ids(read.calls) == (call,)
 
 
@@ -231,8 +228,8 @@ def test_parts_are_ordered_and_the_rest_is_text(text: str, *, opened: bool) -> N
 
 
 def _check_parts(tool_format: ToolFormat, text: str, *, opened: bool) -> None:
-    marked = mark(text, delimiters(tool_format))
-    action, spans = wire_format(tool_format, tool_format).read(marked, TOOLS, reasoning_opened=opened)
+    marked = mark(text, wire_format(tool_format).delimiters)
+    action, spans = wire_format(tool_format).read(marked, TOOLS, reasoning_opened=opened)
     borders = [0, *(place for span in spans for place in (span.start, span.end)), len(text)]
     assert borders == sorted(borders)
     parts = {span.part for span in spans}

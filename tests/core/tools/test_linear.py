@@ -10,7 +10,7 @@ from typing import SupportsIndex
 
 import pytest
 from orl_core.messages import ToolCall, ToolSpec
-from orl_core.tools import TOOL_FORMATS, Marked, ToolFormat, delimiters, parse, parse_marked
+from orl_core.tools import TOOL_FORMATS, Marked, ToolFormat, parse, wire_format
 from orl_core.tools.scan import mark
 
 from tests.core.tools.wire import WIRES
@@ -32,20 +32,21 @@ class Counted(str):
 def copied(text: str, tool_format: ToolFormat) -> int:
     """Characters copied while `text` is parsed."""
     counted = Counted(text)
-    parse_marked(Marked(text=counted, marks=mark(text, delimiters(tool_format)).marks), tool_format, tools=TOOLS)
+    form = wire_format(tool_format)
+    form.read(Marked(text=counted, marks=mark(text, form.delimiters).marks), TOOLS, reasoning_opened=False)
     return counted.copied
 
 
 def called(text: str, tool_format: ToolFormat) -> int:
     """Calls made while `text` is parsed."""
-    marked = mark(text, delimiters(tool_format))
+    marked = mark(text, wire_format(tool_format).delimiters)
     with Profile() as profile:
-        parse_marked(marked, tool_format, tools=TOOLS)
+        wire_format(tool_format).read(marked, TOOLS, reasoning_opened=False)
     return sum(entry.callcount for entry in profile.getstats())
 
 
 def units(tool_format: ToolFormat) -> list[str]:
-    texts = delimiters(tool_format)
+    texts = wire_format(tool_format).delimiters
     rests = ("", '{"a": "', "[a(x='", '"a">', '{"a": 1}', "a", " \n")
     wires = [wire.text([ToolCall(name="a")]) for wire in WIRES.values() if wire.format == tool_format]
     unopened = [wire.replace(text, "") for wire in wires for text in texts if text in wire]
@@ -59,7 +60,7 @@ def units(tool_format: ToolFormat) -> list[str]:
 @pytest.mark.parametrize("tool_format", TOOL_FORMATS)
 def test_twice_the_text_is_twice_the_work(tool_format: ToolFormat, every: bool) -> None:
     """Each unit alone, and behind each delimiter: each delimiter, or `every` unit."""
-    texts = delimiters(tool_format)
+    texts = wire_format(tool_format).delimiters
     for unit in units(tool_format):
         for before in ("", *(texts if every or unit in texts else ())):
             once, twice = (called(before + unit * size, tool_format) for size in (40, 80))
@@ -83,6 +84,6 @@ def test_negative_control_looking_back_is_seen() -> None:
 @pytest.mark.parametrize("tool_format", TOOL_FORMATS)
 def test_long_turn_of_nothing_but_delimiters_is_read(tool_format: ToolFormat) -> None:
     """A regular expression that looks back would take longer than the limit of a test."""
-    texts = delimiters(tool_format)
+    texts = wire_format(tool_format).delimiters
     for unit in ("".join(texts), texts[0], texts[0] + '{"a": "', texts[-1] + "[a(x='"):
         parse(unit * 1_000, tool_format, tools=TOOLS)

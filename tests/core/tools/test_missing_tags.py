@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from orl_core.messages import FailureKind, ParseFailure, ToolCall
-from orl_core.tools import ToolFormat, parse, thinking
+from orl_core.tools import ToolFormat, parse, wire_format
 
 from tests.core.tools.wire import WIRES, tools_for, without_ids
 
@@ -65,7 +65,7 @@ def test_call_without_its_opening_is_found_or_named(name: str, call: ToolCall, s
 @pytest.mark.parametrize("opened", [True, False])
 def test_call_in_open_reasoning_is_found_or_named(name: str, *, opened: bool) -> None:
     wire = WIRES[name]
-    opening, closing = thinking(wire.format)
+    opening, closing = wire_format(wire.format).thinking
     calls = [CALL, NOW] if wire.format != "gpt_oss" else [CALL]
     written = wire.text(calls)
     action = parse(f"{'' if opened else opening}Hm. {written}", wire.format, tools=TOOLS, reasoning_opened=opened)
@@ -84,7 +84,7 @@ def test_call_in_open_reasoning_is_found_or_named(name: str, *, opened: bool) ->
 @pytest.mark.parametrize("name", [name for name in WIRES if name != "gpt_oss"])  # there a header ends a message
 def test_call_in_closed_reasoning_is_a_mention(name: str) -> None:
     wire = WIRES[name]
-    opening, closing = thinking(wire.format)
+    opening, closing = wire_format(wire.format).thinking
     thought = f"Hm. {wire.text([CALL])}"
     action = parse(f"{opening}{thought}{closing}Done.", wire.format, tools=TOOLS)
     assert (action.calls, action.text, action.reasoning) == ((), "Done.", thought.strip())

@@ -5,11 +5,10 @@ renderer        Renderer: open, extend, parse, cut, stop_ids, certificate
 opening         first messages through the chat template, guarded
 plan            what follows an action, worked out once for each shape
 dummy           the conversations that plans are made from
-call_check      the calls that a template writes, read back
+call_check      the format of calls: the template's own, or that of a system prompt; both read back
 independence    what follows an action does not depend on the history
 junction        where an action ends and what follows it begins
 plain_template  results as user messages, if a template knows no tools
-taught          the format of calls: the template's own, or that of a system prompt
 calls           an action's ids split at delimiters, and positions in them
 controls        control strings: found, kept out, spliced
 conversation    messages as templates read them

@@ -1,4 +1,7 @@
-"""The calls that a template writes, read back: its wire format is found, and the parser loses nothing.
+"""The format of a run's calls, and the calls that a template or a system prompt writes, read back without a loss.
+
+A run has the chat template's own format, or the one that a `system_prompt_template` teaches. A model that is taught
+another format still frames reasoning and text in its own.
 
 Each case is an action, rendered as a part of the history and read by a parser. A case that the template cannot express
 (it raises, or leaves a part out) is reported. A case that is read as something else is refused: the model learns from
@@ -8,8 +11,8 @@ such renderings, and its calls would be lost.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 from msgspec import Struct, structs
 
@@ -21,9 +24,11 @@ from orl_core.render.controls import GUARDS, Controls
 from orl_core.render.conversation import Dialect, for_template
 from orl_core.render.dummy import HELLO, KINDS
 from orl_core.render.plan import Plans
-from orl_core.text import leaves_in
-from orl_core.tools import TOOL_FORMATS, ToolFormat, delimiters, parse, thinking
+from orl_core.text import check_system_prompt, leaves_in, map_strings
+from orl_core.tools import TOOL_FORMATS, ToolFormat, parse, render_call, taught_format, wire_format
 from orl_core.tools.typed import schema_of
+
+WRITTEN = frozenset({"hermes"})  # the taught formats whose calls are written and read back for the certificate
 
 
 class Case(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -173,7 +178,7 @@ class CallCheck:
         """Return the control strings of a call that the format does not know, and would read as text."""
         last = max((rendering.text.rfind(word) for word in case.shows), default=0)
         written = set(self._plans.controls.sequence(rendering.text[max(last, 0) :]))
-        return ", ".join(sorted(written.difference(delimiters(tool_format))))
+        return ", ".join(sorted(written.difference(wire_format(tool_format).delimiters)))
 
     def _rendering(self, case: Case, dialect: Dialect) -> Rendering | str:
         """Return the case as the template writes it, or why it cannot express it."""
@@ -249,7 +254,9 @@ class CallCheck:
 
 def _opened(rendering: Rendering, tool_format: ToolFormat) -> bool:
     """Return whether the rendering begins inside reasoning: some templates print only its end before a past action."""
-    return opens(rendering.prompt, tool_format) or rendering.text.lstrip().startswith(thinking(tool_format)[1])
+    return opens(rendering.prompt, tool_format) or rendering.text.lstrip().startswith(
+        wire_format(tool_format).thinking[1]
+    )
 
 
 def spelling(controls: Controls, delimiters: Sequence[str]) -> Case:
@@ -293,3 +300,73 @@ def unsupported(rendered: str, why_no_calls: str, near: str = "") -> str:
 def _exact(value: Any) -> str:
     """Return a text that is equal for equal values of equal types: 1, 1.0 and True differ, orders of keys do not."""
     return json.dumps(value, sort_keys=True)
+
+
+class CallFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Name the format of calls, and of reasoning and text (`frame`). `why` says why they differ."""
+
+    calls: ToolFormat
+    frame: ToolFormat
+    why: str = ""
+
+    @property
+    def is_taught(self) -> bool:
+        """Return whether the calls are not those that the chat template writes."""
+        return bool(self.why)
+
+
+def choose_format(
+    written: CallCheck, tool_format: ToolFormat | Literal["auto"], system_prompt_template: str | None
+) -> CallFormat:
+    """Return the stated format, or else the one that the system prompt teaches, or else the chat template's own."""
+    stated = None if tool_format == "auto" else tool_format
+    if stated is not None:
+        wire_format(stated)
+    if system_prompt_template is None:
+        calls = stated or written.detect_format()
+        return CallFormat(calls=calls, frame=calls)
+    try:
+        check_system_prompt(system_prompt_template)
+    except ValueError as exc:
+        raise RenderError(str(exc)) from exc
+    taught = taught_format(system_prompt_template)
+    try:
+        own: ToolFormat | None = written.detect_format()
+    except RenderError:
+        own = None
+    calls = stated or taught or own or written.detect_format()
+    if calls == own:
+        return CallFormat(calls=calls, frame=calls)
+    by = "`system_prompt_template` teaches it" if calls == taught else "`tool_format` states it"
+    has = f"the chat template's own is `{own}`" if own else "no parser reads the chat template's own"
+    return CallFormat(calls=calls, frame=own or calls, why=f"calls are read as `{calls}`: {by}; {has}")
+
+
+def check_taught(controls: Controls, calls: CallReader) -> Check:
+    """Check that calls written as a system prompt teaches them are read back, in ids.
+
+    It fails, and stops nothing, for a format that orl does not write.
+    """
+    name = "taught calls"
+    if calls.format not in WRITTEN:
+        return Check(check=name, passed=False, detail=f"orl does not write `{calls.format}`, so that none was tried")
+    cases = (*CASES, spelling(controls, calls.wire.delimiters))
+    for case in cases:
+        text = action_text(case, calls.format, lambda text: controls.guard(text, GUARDS[0]))
+        ids = controls.encode(text, GUARDS[0])
+        action = calls.read(ids, tools_of(case), reasoning_opened=False)[0]
+        if wrong := difference(case, action, Rendering(text=text, prompt=text)):
+            raise RenderError(
+                f"{name}: the `{calls.format}` parser reads {case.name}, {text!r}, as {wrong}: leave "
+                "`system_prompt_template` out, so that the chat template shows the tools"
+            )
+    return Check(check=name, passed=True, detail=f"{len(cases)} kinds of calls are read back")
+
+
+def action_text(case: Case, tool_format: ToolFormat, guard: Callable[[str], str]) -> str:
+    """Return the text and the calls of an action in the format of the calls, `guard` applied to each string."""
+    calls = [
+        structs.replace(call, name=guard(call.name), arguments=map_strings(call.arguments, guard))
+        for call in case.calls
+    ]
+    return "\n".join([*([guard(case.text)] if case.text else []), *(render_call(call, tool_format) for call in calls)])

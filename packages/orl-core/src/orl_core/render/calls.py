@@ -12,7 +12,7 @@ from orl_core.render.controls import Controls
 from orl_core.render.dummy import HELLO
 from orl_core.render.plan import Plans
 from orl_core.render.tokenizer import Tokenizer
-from orl_core.tools import Mark, Marked, ToolFormat, thinking, wire_format
+from orl_core.tools import Mark, Marked, ToolFormat, wire_format
 from orl_core.tools.scan import spellings
 
 _LONGEST = 4  # ids that one character may take: as many as it has bytes
@@ -73,7 +73,8 @@ class CallReader:
     ) -> None:
         self._tokenizer = tokenizer
         self.format: ToolFormat = tool_format
-        self.wire = wire_format(tool_format, frame or tool_format)
+        calls, around = wire_format(tool_format), wire_format(frame or tool_format)
+        self.wire = calls if calls is around else calls.within(around)
         self._delimiters = {controls.ids[text]: text for text in self.wire.delimiters if text in controls.ids}
         self._spelled = tuple(text for text in self.wire.delimiters if text not in controls.ids)
 
@@ -143,5 +144,5 @@ def reasoning_opened(plans: Plans, roles: Sequence[Role], tool_format: ToolForma
 
 def opens(prompt: str, tool_format: ToolFormat) -> bool:
     """Return whether the prompt ends inside reasoning."""
-    opening, closing = thinking(tool_format)
+    opening, closing = wire_format(tool_format).thinking
     return prompt.rfind(opening) > prompt.rfind(closing)

@@ -13,7 +13,15 @@ from msgspec import structs
 from orl_core.errors import RenderError, boundary, expect, expect_each
 from orl_core.messages import Action, Message, Role, Span, ToolCall, ToolSpec
 from orl_core.render import certify
-from orl_core.render.call_check import CallCheck, Case, Rendering, difference
+from orl_core.render.call_check import (
+    CallCheck,
+    Case,
+    Rendering,
+    action_text,
+    check_taught,
+    choose_format,
+    difference,
+)
 from orl_core.render.calls import CallReader, reasoning_opened
 from orl_core.render.controls import GUARDS, Controls
 from orl_core.render.conversation import text_content
@@ -22,10 +30,9 @@ from orl_core.render.junction import ActionBoundary
 from orl_core.render.opening import OpeningRenderer
 from orl_core.render.plain_template import AS_USER, ResultsAsUser, knows_results
 from orl_core.render.plan import Plans
-from orl_core.render.taught import action_text, check_taught, choose_format
 from orl_core.render.tokenizer import Tokenizer
 from orl_core.text import clean
-from orl_core.tools import ToolFormat, thinking
+from orl_core.tools import ToolFormat, wire_format
 
 _MARKER = "\n[… cut here: the result is longer than its budget]"
 _AS_MESSAGE = ', of a result Message(role="tool", content=result.content, name=result.name)'
@@ -71,7 +78,7 @@ class Renderer:
                 written = CallCheck(self._plans)
             # 2. What follows an action: plans, closings, and where the prompt opens reasoning.
             self.tool_format: ToolFormat = self._format.calls
-            self.thinking = thinking(self._format.frame)
+            self.thinking = wire_format(self._format.frame).thinking
             self._dialect = written.dialect(self._format.frame)
             extent, more = certify.plans(self._plans, self._dialect)
             self._mixed = extent.mixed

@@ -25,14 +25,11 @@ __all__ = [
     "Mark",
     "Marked",
     "ToolFormat",
-    "delimiters",
     "format_tools",
     "parse",
-    "parse_marked",
     "render_call",
     "system_prompt",
     "taught_format",
-    "thinking",
     "tool_format",
     "wire_format",
 ]
@@ -101,37 +98,15 @@ def parse(
     """
     expect(str, "text", text, ', "" for a reply without content')
     tools = expect_each(ToolSpec, "tools", tools or ())
-    name = tool_format(format)
+    wire = wire_format(format)
     end = next((end for end in _TURN_ENDS if text.endswith(end)), "")
-    marked = mark(clean(text.removesuffix(end)), delimiters(name))
-    return parse_marked(marked, name, tools=tools, reasoning_opened=reasoning_opened)
+    marked = mark(clean(text.removesuffix(end)), wire.delimiters)
+    return wire.read(marked, tools, reasoning_opened=reasoning_opened)[0]
 
 
-def parse_marked(
-    marked: Marked,
-    format: ToolFormat,  # noqa: A002
-    *,
-    tools: Sequence[ToolSpec] = (),
-    reasoning_opened: bool = False,
-) -> Action:
-    """Parse a text whose delimiters are marked. Total. `tools` as for `parse`."""
-    return _FORMATS[format].read(marked, tools, reasoning_opened=reasoning_opened)[0]
-
-
-def wire_format(format: ToolFormat, frame: ToolFormat) -> WireFormat:  # noqa: A002
-    """Return the wire format of calls in `format`, for a model of the format `frame`."""
-    delimiters(format)
-    return _FORMATS[format] if format == frame else _FORMATS[format].within(_FORMATS[frame])
-
-
-def delimiters(format: ToolFormat) -> tuple[str, ...]:  # noqa: A002
-    """Return the delimiters of a wire format, reasoning tags included."""
-    return _FORMATS[tool_format(format)].delimiters
-
-
-def thinking(format: ToolFormat) -> tuple[str, str]:  # noqa: A002
-    """Return the opening and the closing of reasoning in a wire format."""
-    return _FORMATS[format].thinking
+def wire_format(name: str) -> WireFormat:
+    """Return the wire format of this name, as for `tool_format`."""
+    return _FORMATS[tool_format(name)]
 
 
 def taught_format(system_prompt_template: str) -> ToolFormat | None:
@@ -174,7 +149,7 @@ def format_tools(tools: Sequence[ToolSpec], format: str = "hermes") -> str:  # n
         RenderError: the format is unknown.
         TypeError: a tool is no ToolSpec.
     """
-    return _FORMATS[tool_format(format)].spelling.show(for_chat_template(tools))
+    return wire_format(format).spelling.show(for_chat_template(tools))
 
 
 def system_prompt(tools: Sequence[ToolSpec], format: str = "hermes", template: str | None = None) -> str:  # noqa: A002
