@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import threading
@@ -10,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from orl_launcher.main import main
-from orl_rollout.episodes.uploader import Ledger
 
 from tests.kit.collector import Collector
 from tests.launcher.synthetic import make_run
@@ -64,7 +64,7 @@ def test_two_at_once_send_once(
 ) -> None:
     run = make_run(tmp_path / "demo")
     with (run / "uploads.lock").open("ab") as held:
-        assert Ledger.take(run, held) is not None
+        fcntl.flock(held, fcntl.LOCK_EX)
         assert main(["upload", str(run), "--set", "rollout.upload=true"]) == 1
     assert "another process" in caplog.text
     assert capsys.readouterr().out == "0 rollouts sent; not all of them\n"

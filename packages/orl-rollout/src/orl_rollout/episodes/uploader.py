@@ -33,12 +33,13 @@ from orl_rollout.edge.secrets import api_key
 from orl_rollout.episodes.events import events_of
 from orl_rollout.episodes.frames import Frame, frame, read_frames
 from orl_rollout.episodes.journal import decode_entry, encode_entry, journal_files, read_journal
-from orl_rollout.logs import Sparing, logger_of
+from orl_rollout.logs import logger_of
 from orl_rollout.openreward.platform import REFUSALS, api_url
 from orl_rollout.openreward.transport import FAULTS, Refusal
 
 logger = logger_of(__name__)
 
+LEDGER = "uploads.json"
 BATCH_EVENTS = 128  # in one request
 BATCH_BYTES = 1 << 20  # of one request, unless a single event is larger
 POLL = 0.5  # seconds between two looks into the folder
@@ -92,6 +93,7 @@ class Uploader:
         self._closing = asyncio.Event()
         self._seconds = FLUSH
         self._sizes: dict[Path, int] = {}  # of files when they were last read to the end
+        self._places: dict[str, int] = {}  # the ledger: how far each file has been sent
         self._said: set[str] = set()  # what is logged once
         self._thread = threading.Thread(target=self._run, name="orl-uploads", daemon=True)
         if self._chosen:
@@ -143,14 +145,14 @@ class Uploader:
         """Send what the journal gains until `close` is called, and then the rest."""
         with (self._folder / "uploads.lock").open("ab") as lock:
             async with HttpClient(api_url(), idle=IDLE_SECONDS) as http:
-                ledger, last = None, False
+                ours = last = False
                 while not last:
                     last = self._closing.is_set()
                     try:
                         with boundary(OrlError, f"uploading {self._folder}"):
-                            ledger = ledger or Ledger.take(self._folder, lock)
-                            if ledger is not None:
-                                await self._send_all(ledger, http)
+                            ours = ours or self._take(lock)
+                            if ours:
+                                await self._send_all(http)
                                 self.finished = last
                             elif last:
                                 self._say_once(f"another process is sending {self._folder}")
@@ -168,17 +170,34 @@ class Uploader:
             async with asyncio.timeout(seconds):
                 await self._closing.wait()
 
-    async def _send_all(self, ledger: Ledger, http: HttpClient) -> None:
+    def _take(self, lock: IO[bytes]) -> bool:
+        """Lock the ledger until `lock` is closed, and read it. Return False while another process holds it."""
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        self._places = _read(self._folder / LEDGER)
+        return True
+
+    async def _send_all(self, http: HttpClient) -> None:
         """Send everything that is in the folder's files by now."""
         for path in journal_files(self._folder):
-            size = path.stat().st_size
-            if size in (ledger.offset(path.name), self._sizes.get(path)):
+            size, sent = path.stat().st_size, self._places.get(path.name, 0)
+            if size in (sent, self._sizes.get(path)):
                 continue
             with path.open("rb") as records:
-                for record in read_frames(records, ledger.offset(path.name), end=size):
+                for record in read_frames(records, sent, end=size):
                     await self._send(record, http)
-                    ledger.settle(path.name, record.end)
+                    self._settle(path.name, record.end)
             self._sizes[path] = size
+
+    def _settle(self, name: str, offset: int) -> None:
+        """Note that all in the file `name` before `offset` is sent. If that fails, the next process sends it again."""
+        self._places[name] = offset
+        try:
+            replace(self._folder / LEDGER, msgspec.json.encode(self._places))
+        except OSError as exc:
+            self._say_once(f"what has been uploaded cannot be noted in {self._folder / LEDGER}: {exc.strerror}")
 
     async def _send(self, record: Frame, http: HttpClient) -> None:
         """Send one entry."""
@@ -257,39 +276,6 @@ async def _ask(http: HttpClient, body: bytes) -> int:
     raise Refusal(status, REFUSALS.get(status, f"HTTP {status}"), retry_after=wish)
 
 
-class Ledger:
-    """The places of the journal in `folder`; made by `take`."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / "uploads.json"
-        self._places = _read(self._path)
-        self._warnings = Sparing(logger)
-
-    @classmethod
-    def take(cls, folder: Path, lock: IO[bytes]) -> Self | None:
-        """Return the ledger of `folder`, locked until `lock` is closed; None while another process holds it."""
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return None
-        return cls(folder)
-
-    def offset(self, name: str) -> int:
-        """Return the byte at which sending continues in the file `name`."""
-        return self._places.get(name, 0)
-
-    def settle(self, name: str, offset: int) -> None:
-        """Note that everything in the file `name` before `offset` has been dealt with.
-
-        If that cannot be written, this process continues, and the next one sends it again.
-        """
-        self._places[name] = offset
-        try:
-            replace(self._path, msgspec.json.encode(self._places))
-        except OSError as exc:
-            self._warnings.warn(f"what has been uploaded cannot be noted in {self._path}: {exc}")
-
-
 def replace_lost(folder: Path) -> None:
     """Mark the lost rollouts of a journal that nobody writes as replaced: they are played again.
 
@@ -300,7 +286,7 @@ def replace_lost(folder: Path) -> None:
     """
     for file in journal_files(folder):
         if any(entry.lost for entry in read_journal(file)):
-            (folder / "uploads.json").unlink(missing_ok=True)
+            (folder / LEDGER).unlink(missing_ok=True)
             marked = (structs.replace(entry, replaced=entry.lost) for entry in read_journal(file, replaced=True))
             replace(file, b"".join(frame(encode_entry(entry)) for entry in marked))
             file.chmod(0o600)
@@ -308,7 +294,7 @@ def replace_lost(folder: Path) -> None:
 
 def unsent(folder: Path) -> bool:
     """Return whether files of the journal in `folder` hold more than was noted as sent. No folder holds nothing."""
-    places = _read(folder / "uploads.json")
+    places = _read(folder / LEDGER)
     sizes = {file.name: file.stat().st_size for file in journal_files(folder) if file.is_file()}
     return any(places.get(name, 0) < size for name, size in sizes.items())
 
