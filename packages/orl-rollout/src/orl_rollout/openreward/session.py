@@ -6,9 +6,8 @@ sessions retries (`orl_rollout.runtime.admission`). A call is made once. Text of
 surrogate becomes U+FFFD. The name of a remote session is kept as soon as the server sends it, so `delete` also releases
 one whose creation failed. The module knows nothing of configurations.
 
-A server drops a session that is silent for minutes. Pings come from an event loop on its own thread, which a busy event
-loop cannot starve. After a failed ping comes the next one: a lost session shows at its next call. A server that is away
-fails the pings of all its sessions: one of them is a warning.
+A server drops a session that is silent for minutes, so each one is pinged. After a failed ping comes the next one: a
+lost session shows at its next call. A server that is away fails the pings of all its sessions, which is one warning.
 """
 
 from __future__ import annotations
@@ -16,14 +15,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import os
-import threading
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
-from functools import cache, partial
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -34,7 +29,7 @@ from orl_core.errors import SessionAnswerError, SessionError, boundary, cut
 from orl_core.messages import Message, ToolCall, ToolResult
 from orl_core.task import Task
 
-from orl_rollout.edge.http import KEPT_BYTES, HttpClient, NotJson, UnsafeAnswer
+from orl_rollout.edge.http import KEPT_BYTES, NotJson, UnsafeAnswer
 from orl_rollout.edge.retry import retried
 from orl_rollout.logs import Sparing, logger_of
 from orl_rollout.loop.session import Opening, SessionLost
@@ -49,8 +44,6 @@ warnings = Sparing(logger)
 OPEN_SECONDS = 600.0  # for all of an opening: a server may be minutes in starting
 PING_SECONDS = 10.0
 ANSWER_SECONDS = 30.0  # for one ping
-ANSWER_BYTES = 1 << 16
-IDLE_SECONDS = 15.0  # above the interval between pings, so that their connections are used again
 LAST_WORD_SECONDS = 1.0  # for deleting a session whose teardown hangs
 
 
@@ -77,7 +70,7 @@ class RemoteSession:
         if sid:
             self._named["task_id"] = sid
         self._tell = named
-        self._pings: Future[None] | None = None
+        self._pings: asyncio.Task[None] | None = None
 
     @property
     def sid(self) -> str:
@@ -93,7 +86,19 @@ class RemoteSession:
         headers = self._endpoint.headers(sid)
         secrets = {"secrets": secrets_of(self._secrets["X-Secrets"])} if self._endpoint.body_secrets else {}
         await self._channel.request("POST", "/create", {**headers, **self._secrets}, {**episode, **secrets})
-        self._pings = keep_alive(self._endpoint.http.url, headers, self._channel.cookies)
+        self._pings = asyncio.create_task(self._keep_alive())
+
+    async def _keep_alive(self) -> None:
+        """Ping the session every PING_SECONDS until this is cancelled."""
+        while True:
+            await asyncio.sleep(PING_SECONDS)
+            try:
+                with boundary(SessionError, "pinging a session"):
+                    async with asyncio.timeout(ANSWER_SECONDS):
+                        await self._ask("POST", "/ping")
+            except SessionError as fault:
+                cause = type(fault.__cause__).__name__  # its message could echo a secret
+                warnings.warn(f"a ping of a session failed: {cause}", self._endpoint.http.url)
 
     async def get(self, name: str, instead: str) -> tuple[str, Any]:
         """Return the request that was answered, `name` or for an old server `instead`, and the answer."""
@@ -145,54 +150,6 @@ class RemoteSession:
 
     async def _ask(self, method: str, path: str) -> Any:
         return await self._channel.request(method, path, self._endpoint.headers(self.sid), None)
-
-
-def keep_alive(url: str, headers: Mapping[str, str], cookies: dict[str, str]) -> Future[None]:
-    """Ping the session that `headers` name every PING_SECONDS, until the future is cancelled.
-
-    `cookies` are those of the session. Each ping reads them again.
-    """
-    pinger = _pinger_of(os.getpid())
-    return asyncio.run_coroutine_threadsafe(pinger.ping(url, headers, cookies), pinger.loop)
-
-
-class _Pinger:
-    """A running event loop with one client for each server that has sessions."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._clients: dict[str, HttpClient] = {}
-        self._users: Counter[str] = Counter()
-        self._warnings = Sparing(logger_of(__name__))
-        threading.Thread(target=self.loop.run_forever, name="orl-pings", daemon=True).start()
-
-    async def ping(self, url: str, headers: Mapping[str, str], cookies: dict[str, str]) -> None:
-        """Ping until cancelled; the last session of a server closes its client."""
-        if url not in self._clients:
-            self._clients[url] = HttpClient(url, idle=IDLE_SECONDS)
-        channel = Channel(self._clients[url], most=ANSWER_BYTES)
-        channel.cookies = cookies
-        self._users[url] += 1
-        try:
-            while True:
-                await asyncio.sleep(PING_SECONDS)
-                try:
-                    with boundary(SessionError, "pinging a session"):
-                        async with asyncio.timeout(ANSWER_SECONDS):
-                            await channel.request("POST", "/ping", headers, None)
-                except SessionError as fault:
-                    cause = type(fault.__cause__).__name__  # its message could echo a secret
-                    self._warnings.warn(f"a ping of a session failed: {cause}", url)
-        finally:
-            self._users[url] -= 1
-            if not self._users[url]:
-                await self._clients.pop(url).close()
-
-
-@cache
-def _pinger_of(process: int) -> _Pinger:
-    """Return the pinger of this `process`: a forked child has none of its parent's threads."""
-    return _Pinger()
 
 
 async def reads_secrets_in_body(channel: Channel) -> bool:
