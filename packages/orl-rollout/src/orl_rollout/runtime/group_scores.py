@@ -21,13 +21,14 @@ from orl_core.reward import group_rewards
 from orl_core.task import Task
 from orl_core.trajectory import Trajectory
 
+from orl_rollout.edge.retry import Waiting, backoff, retried
 from orl_rollout.episodes.conversation import conversation
 from orl_rollout.logs import Sparing, logger_of
-from orl_rollout.loop.clock import never, within
+from orl_rollout.loop.clock import within
 from orl_rollout.loop.loop import CLOSE_SECONDS
 from orl_rollout.loop.session import Opening, Unserved
 from orl_rollout.results.outcome import Outcome
-from orl_rollout.runtime.admission import AdaptiveLimiter, Ticket
+from orl_rollout.runtime.admission import FIRST_PAUSE, LONGEST_PAUSE, LONGEST_WISH
 
 warnings = Sparing(logger_of("orl"))
 
@@ -76,28 +77,22 @@ async def score_groups(
     `patience` is how long a group waits for a server that is away or busy, in addition to `seconds`.
     """
     ends = time.monotonic() + seconds
-    limiters: dict[str, AdaptiveLimiter] = {}
-    for name in {group.task.env_name for group in groups}:
-        limiters[name] = AdaptiveLimiter(name=name, patience=patience)
-        limiters[name].answered = True  # by the rollouts
     async with asyncio.TaskGroup() as tasks:
-        scoring = [
-            tasks.create_task(_score(group, judges, limiters[group.task.env_name].ticket(), ends)) for group in groups
-        ]
+        scoring = [tasks.create_task(_score(group, judges, ends, patience)) for group in groups]
     return [task.result() for task in scoring]
 
 
-async def _score(group: Group, judges: Judges, ticket: Ticket, ends: float) -> tuple[float, ...] | None:
+async def _score(group: Group, judges: Judges, ends: float, patience: float) -> tuple[float, ...] | None:
+    waited = 0.0
+
+    def postpone(seconds: float) -> None:
+        nonlocal waited
+        waited += seconds
+
+    pauses = backoff(FIRST_PAUSE, LONGEST_PAUSE)
+    waiting = Waiting(pauses=pauses, longest_wish=LONGEST_WISH, patience=lambda: patience, postpone=postpone)
     try:
-        while True:
-            async with ticket:
-                try:
-                    return await _ask(group, judges, ends + ticket.waited)
-                except Unserved as away:
-                    refusal = away
-                    ticket.refused(refusal)
-            if not await ticket.again(never):
-                raise refusal
+        return await retried(lambda: _ask(group, judges, ends + waited), Unserved, waiting=waiting)
     except OrlError as fault:
         warnings.warn(f"{fault}; its rollouts keep their own rewards", group.task.env_name)
         return None
