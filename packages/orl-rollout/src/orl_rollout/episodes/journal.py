@@ -257,29 +257,21 @@ def decode_entry(line: bytes, *, ids: bool = True) -> Entry:
         return msgspec.convert(tree, Entry)
 
 
-def pack_ids(ids: Sequence[int]) -> str | list[int]:
-    """Pack `ids`; return them as they are if one is no 32-bit integer."""
-    try:
-        return _text("<i4", _bytes("<i4", ids))
-    except struct.error:
-        return list(ids)
+def pack_ids(ids: Sequence[int]) -> str:
+    """Pack `ids` of 31 bits, as those of a vocabulary and of a `Generation` are."""
+    return _text("<i4", _bytes("<i4", ids))
 
 
 def pack_logprobs(logprobs: Sequence[float]) -> str:
-    """Pack finite numbers."""
-    try:
-        short = _bytes("<f4", logprobs)
-    except OverflowError:
-        return _text("<f8", _bytes("<f8", logprobs))
+    """Pack numbers in the range of single precision, as those of a `Generation` are, without loss."""
+    short = _bytes("<f4", logprobs)
     if _numbers("<f4", short) == tuple(logprobs):
         return _text("<f4", short)
     return _text("<f8", _bytes("<f8", logprobs))
 
 
-def unpack(packed: str | Sequence[float]) -> tuple[float, ...]:
+def unpack(packed: str) -> tuple[float, ...]:
     """Return the numbers that were packed."""
-    if not isinstance(packed, str):
-        return tuple(packed)
     kind, _, text = packed.partition(":")
     return _numbers(kind, base64.b64decode(text, validate=True))
 

@@ -46,10 +46,9 @@ async def required_secrets(name: str, *, seconds: float = SECONDS) -> list[str]:
             HttpClient(api_url()) as http,
             http.request("GET", path, headers={"X-API-Key": api_key()}) as answer,
         ):
-            if answer.status in REFUSALS:
-                raise SessionError(f"{path}: OpenReward {REFUSALS[answer.status]}")
             if answer.status != 200:
-                raise SessionError(f"OpenReward does not answer {path}: HTTP {answer.status}")
+                refusal = REFUSALS.get(answer.status, f"does not answer: HTTP {answer.status}")
+                raise SessionError(f"{path}: OpenReward {refusal}")
             return msgspec.json.decode(await read(answer, ANSWER_BYTES), type=_Needed).secrets
 
 

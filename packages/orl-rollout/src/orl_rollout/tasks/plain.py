@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
-from orl_core import Message, SessionError, ToolCall, ToolResult, text_message
+from orl_core import Message, SessionError, ToolCall, ToolResult, boundary, text_message
 from orl_core.task import PLAIN, Task
 
 from orl_rollout.loop.session import Opening
@@ -49,10 +49,8 @@ class PlainSession:
 
     async def open(self, task: Task) -> Opening:
         """Return the messages of the row."""
-        try:
+        with boundary(SessionError, f"task {task.key} is no plain row"):
             prompt = msgspec.convert(task.task_spec, PlainRow).prompt
-        except msgspec.ValidationError as exc:
-            raise SessionError(f"task {task.key} is no plain row: {exc}") from exc
         chat = [_ChatMessage(role="user", content=prompt)] if isinstance(prompt, str) else prompt
         messages = tuple(map(_message, chat))
         return Opening(messages=messages, tools=(), accepts_text_answer=True, judges_any_answer=True)
