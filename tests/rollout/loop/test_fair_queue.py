@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from orl_rollout.loop.fair_queue import fair_queue
+from orl_rollout.loop.fair_queue import take_turn
 
 MANY = 200
 
@@ -30,7 +30,7 @@ async def test_many_that_come_at_once_work_one_a_round_and_in_order() -> None:
     worked: list[tuple[int, int]] = []
 
     async def work(number: int) -> None:
-        await fair_queue().enter()
+        await take_turn()
         worked.append((number, rounds.now))
 
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
@@ -46,7 +46,7 @@ async def test_one_alone_goes_through_at_once() -> None:
     rounds = Rounds()
     for _ in range(5):
         before = rounds.now
-        await fair_queue().enter()
+        await take_turn()
         assert rounds.now == before
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -57,7 +57,7 @@ async def test_who_is_cancelled_while_waiting_takes_nobodys_turn() -> None:
     through: list[int] = []
 
     async def work(number: int) -> None:
-        await fair_queue().enter()
+        await take_turn()
         through.append(number)
 
     tasks = [asyncio.create_task(work(number)) for number in range(10)]
@@ -66,13 +66,14 @@ async def test_who_is_cancelled_while_waiting_takes_nobodys_turn() -> None:
         task.cancel()
     async with asyncio.timeout(30):
         await asyncio.wait(tasks)
-        await fair_queue().enter()
+        await take_turn()
     assert through == [0, 9]
 
 
 def test_every_event_loop_has_its_own() -> None:
-    async def enter() -> object:
-        await fair_queue().enter()
-        return fair_queue()
+    async def through() -> bool:
+        await asyncio.wait_for(take_turn(), 30)
+        return True
 
-    assert asyncio.run(enter()) is not asyncio.run(enter())
+    assert asyncio.run(through())  # which ends before its next round
+    assert asyncio.run(through())

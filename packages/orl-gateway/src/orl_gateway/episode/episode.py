@@ -32,7 +32,7 @@ from orl_core import (
 from orl_rollout import Engine, Opening, Session
 from orl_rollout.loop.action_sampler import ActionSampler
 from orl_rollout.loop.clock import never, within
-from orl_rollout.loop.fair_queue import fair_queue
+from orl_rollout.loop.fair_queue import take_turn
 from orl_rollout.loop.loop import INLINE_CHARACTERS
 from orl_rollout.loop.token_buffer import TokenBuffer
 
@@ -202,7 +202,7 @@ class Episode:
             turn, whole = await self._sample(place, observation, context, budget)
         reply = None
         try:
-            await fair_queue().enter()
+            await take_turn()
             reply = self._commit(place, turn, context, cut=not whole)
             return reply
         finally:
@@ -217,7 +217,7 @@ class Episode:
                 if self.tree.too_long(place, limit):
                     raise _too_long(None, limit)
                 return await asyncio.to_thread(self.tree.observe, place)
-            await fair_queue().enter()
+            await take_turn()
             return self.tree.observe(place)
         except RenderError as fault:
             raise RequestRefused(str(fault), code="unsupported") from fault

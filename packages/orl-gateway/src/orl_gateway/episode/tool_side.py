@@ -24,7 +24,7 @@ from orl_core import (
     text_of,
 )
 from orl_rollout.loop.clock import within
-from orl_rollout.loop.fair_queue import fair_queue
+from orl_rollout.loop.fair_queue import take_turn
 from orl_rollout.loop.loop import CLOSE_SECONDS, INLINE_CHARACTERS
 from orl_rollout.loop.mistakes import keep_unusable, refused
 from orl_rollout.loop.session import Opening, Session
@@ -74,7 +74,7 @@ class ToolSide:
             return result
         text, budget = text_of(result.content), self._limits.tool_result_tokens
         if len(text) <= INLINE_CHARACTERS:
-            await fair_queue().enter()
+            await take_turn()
             shown = self._tree.renderer.cut(text, budget)
         else:
             shown = await asyncio.to_thread(self._tree.renderer.cut, text, budget)

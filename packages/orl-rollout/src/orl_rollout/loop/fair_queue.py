@@ -10,44 +10,30 @@ import asyncio
 from collections import deque
 from weakref import WeakKeyDictionary
 
+# Who waits for a turn, by event loop. A loop without an entry is free.
+_waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, deque[asyncio.Future[None]]] = WeakKeyDictionary()
 
-class FairQueue:
-    """Lets tasks of one event loop through in order of arrival, one for each round of the loop.
+
+async def take_turn() -> None:
+    """Wait until the event loop is free: it lets one task through in each round, in order of arrival.
 
     Who finds it free goes through at once, without a round in between.
     """
-
-    def __init__(self) -> None:
-        self._free = True
-        self._waiting: deque[asyncio.Future[None]] = deque()
-
-    async def enter(self) -> None:
-        """Wait for one's turn."""
-        running = asyncio.get_running_loop()
-        if self._free:
-            self._free = False
-            running.call_soon(self._next)
-            return
-        turn = running.create_future()
-        self._waiting.append(turn)
-        await turn
-
-    def _next(self) -> None:
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():  # its task may have been cancelled
-                turn.set_result(None)
-                asyncio.get_running_loop().call_soon(self._next)
-                return
-        self._free = True
-
-
-_turnstiles: WeakKeyDictionary[asyncio.AbstractEventLoop, FairQueue] = WeakKeyDictionary()
-
-
-def fair_queue() -> FairQueue:
-    """Return the fair queue of the current event loop."""
     running = asyncio.get_running_loop()
-    if running not in _turnstiles:
-        _turnstiles[running] = FairQueue()
-    return _turnstiles[running]
+    if running not in _waiting:
+        _waiting[running] = deque()
+        running.call_soon(_let_next, running)
+        return
+    turn = running.create_future()
+    _waiting[running].append(turn)
+    await turn
+
+
+def _let_next(running: asyncio.AbstractEventLoop) -> None:
+    while _waiting[running]:
+        turn = _waiting[running].popleft()
+        if not turn.done():  # its task may have been cancelled
+            turn.set_result(None)
+            running.call_soon(_let_next, running)
+            return
+    del _waiting[running]

@@ -40,7 +40,7 @@ from orl_core import (
 from orl_rollout.loop.action_sampler import ActionEnd, ActionSampler
 from orl_rollout.loop.clock import Clock, Pause, give_up, never, within
 from orl_rollout.loop.engine import Engine
-from orl_rollout.loop.fair_queue import fair_queue
+from orl_rollout.loop.fair_queue import take_turn
 from orl_rollout.loop.mistakes import Ending, Mistakes, Step, failed, keep_unusable, refused
 from orl_rollout.loop.session import Opening, Session
 from orl_rollout.loop.token_buffer import TokenBuffer
@@ -145,7 +145,7 @@ class _Episode:
 
     async def _begin(self) -> tuple[int, ...] | None:
         """Open the session. Return the first observation; None if it is too long."""
-        await fair_queue().enter()
+        await take_turn()
         with boundary(SessionError, "opening a session"):
             self.opening = opening = await self.session.open(self.job.task)
             self.tools = Toolbox(opening.tools)
@@ -180,7 +180,7 @@ class _Episode:
             self.turns[-1] = turn = structs.replace(turn, generations=tuple(generations))
             self.sampled += len(turn.action_ids)
         if end != "aborted":
-            await fair_queue().enter()
+            await take_turn()
             with boundary(RenderError, "parsing an action"):
                 action, spans = self.renderer.read(turn.action_ids, self.opening.tools, after=self.after)
             self.turns[-1] = structs.replace(turn, action=action, spans=spans)
@@ -306,7 +306,7 @@ class _Episode:
         size = sum(len(block.text) for message in messages for block in message.content if isinstance(block, TextBlock))
         with boundary(RenderError, "rendering"):
             if size <= INLINE_CHARACTERS and not long:
-                await fair_queue().enter()
+                await take_turn()
                 return render(messages)
             return await asyncio.to_thread(render, messages)
 
