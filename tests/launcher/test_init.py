@@ -14,11 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from orl_core.config import Secret, load_config
 from orl_core.config.schema import editor_schema
-from orl_core.errors import ConfigError
 from orl_core.messages import ToolSpec
 from orl_launcher import trainers
 from orl_launcher.cli import DEFAULT_CONFIG
-from orl_launcher.init.survey import Survey, name_at, survey
+from orl_launcher.init.survey import Survey
 from orl_launcher.init.write import SCHEMA, choose_splits, config_text, schema_for, write_config
 from orl_launcher.made_models import checkpoint_folder
 from orl_launcher.main import main
@@ -26,8 +25,6 @@ from orl_playground.tiny_tokenizer import build_tokenizer
 from orl_rollout import Opening
 from orl_rollout.run_folder.metrics_log import read
 from orl_testing.environments import Echo, Served, Terminal, serve
-from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tests.kit.mystery import Mystery
 from tests.kit.serving import free_port
@@ -77,29 +74,6 @@ def test_one_of_several_environments_is_named(two: Served, model: str, capsys: C
     assert main(["init", two.url, "--variant", "Terminal", "--model", model]) == 0
     assert "# a plain answer ends the episode\n" in Path("terminal.yaml").read_text("utf-8")
     assert two.sessions == 0
-
-
-def without_listing(app: ASGIApp) -> ASGIApp:
-    """Answer as a server that is too old to list its environments."""
-
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope.get("path") == "/list_environments":
-            await PlainTextResponse("not found", 404)(scope, receive, send)
-        else:
-            await app(scope, receive, send)
-
-    return answer
-
-
-async def test_old_server_needs_the_name_of_its_environment() -> None:
-    with serve(Echo, wrap=without_listing) as old:
-        with pytest.raises(ConfigError, match="--variant"):
-            await name_at(old.url, None, seconds=10)
-        name = await name_at(old.url, "Echo", seconds=10)
-        found = await survey(name, old.url, seconds=10)
-    assert (name, found.fault) == ("local/echo", "")
-    assert found.opening is not None
-    assert {tool.name for tool in found.opening.tools} == {"echo", "finish"}
 
 
 def test_playground_is_served_meanwhile(guess_number: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,18 +49,17 @@ def test_a_name_that_is_no_part_of_a_path_is_refused(name: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("path", "count", "env_name", "tasks", "subject"),
+    ("count", "env_name", "tasks", "subject"),
     [
-        *((path, 1, "/evil:8000/x", [{}], "env_name") for path in ("/task_range", "/tasks")),
-        *((path, 1, "echo", [{"headers": [["x-api-key", KEY]]}], "secret") for path in ("/task_range", "/tasks")),
-        ("/task_range", 2, "echo", [{}], "2 tasks"),
-        ("/task_range", 1, "echo", [], "1 tasks"),
-        ("/task_range", 1, "echo", [{"text": "\ud800"}], "surrogate"),
+        (1, "/evil:8000/x", [{}], "env_name"),
+        (1, "echo", [{"headers": [["x-api-key", KEY]]}], "secret"),
+        (2, "echo", [{}], "2 tasks"),
+        (1, "echo", [], "1 tasks"),
+        (1, "echo", [{"text": "\ud800"}], "surrogate"),
     ],
-    ids=["name", "older name", "key", "older key", "short page", "empty page", "lone surrogate"],
+    ids=["name", "key", "short page", "empty page", "lone surrogate"],
 )
 async def test_listing_that_cannot_be_written_names_its_server(
-    path: str,
     count: int,
     env_name: str,
     tasks: list[Any],
@@ -69,11 +68,10 @@ async def test_listing_that_cannot_be_written_names_its_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OPENREWARD_API_KEY", KEY)
-    counted = (404, [], b"{}") if path == "/tasks" else (200, [], b'{"num_tasks": %d}' % count)
     body = json.dumps({"env_name": env_name, "tasks": tasks}).encode()
 
     class Listing(Answering):
-        answers = {"/num_tasks": counted, path: (200, [], body)}
+        answers = {"/num_tasks": (200, [], b'{"num_tasks": %d}' % count), "/task_range": (200, [], body)}
 
     with (
         envs.serve(envs.Echo, wrap=Listing) as served,

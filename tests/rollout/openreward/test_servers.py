@@ -6,11 +6,10 @@ import asyncio
 import errno
 import threading
 import time
-from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-import aiohttp
 import pytest
+from orl_core.config import decode_config
 from orl_core.errors import SessionError
 from orl_core.messages import ToolCall, text_of
 from orl_core.task import Task
@@ -28,17 +27,17 @@ UNNAMED = Task(env_name="gallery/Echo", deployment_name="gallery/Echo", task_spe
 
 
 class Old(Answering):
-    """A server that knows no conversations, no tools of a session and no listing of what it serves."""
+    """A server that knows no conversations and no tools of a session."""
 
-    answers = {
-        path: (404, [], b'{"detail": "Not Found"}') for path in ("/messages", "/task_tools", "/list_environments")
-    }
+    answers = {path: (404, [], b'{"detail": "Not Found"}') for path in ("/messages", "/task_tools")}
 
 
-async def test_redirect_of_a_path_without_variant_is_followed():
-    """Without a variant the SDK's server answers every request with 308 to its first environment."""
+async def test_redirect_of_a_path_without_variant_is_followed(monkeypatch: pytest.MonkeyPatch):
+    """Without a variant, as on the platform, the SDK's server answers with 308 to its first environment."""
+    monkeypatch.setenv("OPENREWARD_API_KEY", "or-key-0123456789")
     with envs.serve(envs.Echo, envs.Terminal, wrap=Old) as served:
-        async with OpenRewardClient(config_of("Echo", served.url)) as client:
+        monkeypatch.setenv("OPENREWARD_SESSION_URL", served.url)
+        async with OpenRewardClient(decode_config({"environments": {"gallery/Echo": {}}}, "test")) as client:
             session = client.session(UNNAMED)
             opening = await session.open(UNNAMED)
             result = await session.call(ToolCall(name="echo", arguments={"text": "here"}))
@@ -222,7 +221,7 @@ class Crammed(HttpClient):
 
     tries = 0
 
-    def request(self, *args: Any, **options: Any) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+    def request(self, *args: Any, **options: Any) -> Any:
         self.tries += 1
         if self.tries < 3:
             raise OSError(errno.EMFILE, "Too many open files")

@@ -12,9 +12,6 @@ from orl_core.config import decode_config
 from orl_core.errors import ConfigError, SessionError
 from orl_core.task import Task, row_of
 from orl_rollout.edge.files import read_lines
-from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.openreward.client import open_listing
-from orl_rollout.openreward.environment import list_tasks
 from orl_rollout.tasks.file import overlap, read_tasks, trained_tasks
 from orl_rollout.tasks.prepare import prepare, share_out
 from orl_testing import environments as envs
@@ -109,22 +106,6 @@ async def test_a_large_listing_is_read_by_pages(gallery, tmp_path):
     prepared = await prepare(config_of(gallery.url, Endless={}), tmp_path / "tasks.jsonl")
     assert prepared.total == 5_000
     assert gallery.count("/task_range") - pages == 1 + 5
-
-
-class Old(Answering):
-    """A server from before the listing by index."""
-
-    answers = {"/num_tasks": (404, [], b"{}"), "/task_range": (404, [], b"{}")}
-
-
-async def test_a_server_that_only_lists_is_listed(tmp_path):
-    with envs.serve(envs.Echo, wrap=Old) as served:
-        config = config_of(served.url, Echo={})
-        async with OpenRewardClient(config) as client:
-            listing = await open_listing(client, "gallery/Echo", "train")
-            tasks = [task async for task in list_tasks(listing, [1, 0])]
-        assert [(task.index, task.task_spec["number"]) for task in tasks] == [(None, 0), (None, 1)]
-        assert (await prepare(config, tmp_path / "tasks.jsonl", max_tasks=2)).total == 2
 
 
 @pytest.mark.parametrize(

@@ -47,11 +47,9 @@ async def name_at(url: str, variant: str | None, *, seconds: float) -> str:
     except SessionUnavailable as exc:
         raise SessionUnavailable(f"{exc}. Start the server, or correct the address") from exc
     if variant:
-        if served is not None and variant.lower() not in served:
+        if variant.lower() not in served:
             raise ConfigError(f"{url}: serves no environment {variant!r}, but {', '.join(served) or 'none'}")
         return f"{ORGANISATION}/{variant.lower()}"
-    if served is None:
-        raise ConfigError(f"{url}: this server is too old to list its environments. Name one with --variant")
     if len(served) != 1:
         raise ConfigError(f"{url}: serves {', '.join(served) or 'no environment'}. Name one with --variant")
     return f"{ORGANISATION}/{served[0]}"

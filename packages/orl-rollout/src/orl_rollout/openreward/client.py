@@ -28,7 +28,6 @@ from orl_rollout.edge.secrets import api_key, resolve_secrets, unset_secrets
 from orl_rollout.logs import Sparing, logger_of, say
 from orl_rollout.openreward.environment import (
     LISTING_SECONDS,
-    UNKNOWN_ROUTE,
     RemoteEnvironment,
     TaskListing,
     list_served,
@@ -37,7 +36,7 @@ from orl_rollout.openreward.faults import as_session_error
 from orl_rollout.openreward.open_sessions import OpenSessions
 from orl_rollout.openreward.platform import required_secrets, sdk_secrets, session_url, usual_hosts
 from orl_rollout.openreward.session import OpenRewardSession, RemoteSession, SessionOptions, reads_secrets_in_body
-from orl_rollout.openreward.transport import FAULTS, Channel, Endpoint, Refusal
+from orl_rollout.openreward.transport import FAULTS, Channel, Endpoint
 
 logger = logger_of("orl")
 
@@ -148,10 +147,7 @@ class OpenRewardClient:
             self._complete.add(name)
 
     async def _served_by(self, name: str, environment: EnvironmentConfig, http: HttpClient) -> str:
-        """Return the variant for requests: the configured one, or on a self-hosted server that of the name.
-
-        A server that cannot list its environments is taken to serve one.
-        """
+        """Return the variant for requests: the configured one, or on a self-hosted server that of the name."""
         if environment.base_url is None:
             return environment.variant or ""
         if (name, http.url) not in self._variants:
@@ -164,12 +160,12 @@ class OpenRewardClient:
                     f"the server at {http.url} takes requests but answers none within "
                     f"{CONTACT_SECONDS:g} s: restart it, or correct `base_url` if it is the address of another server"
                 ) from None
-            if served is not None and wanted not in served:
+            if wanted not in served:
                 raise SessionError(
                     f"the server at {http.url} has no environment `{wanted}`: name one of "
                     f"{', '.join(served[:NAMED])} as `variant` of `{name}`"
                 )
-            self._variants[name, http.url] = wanted if served is not None else environment.variant or ""
+            self._variants[name, http.url] = wanted
         return self._variants[name, http.url]
 
     async def _close_left(self, path: Path, sessions: Mapping[str, str]) -> None:
@@ -284,17 +280,10 @@ async def open_listing(client: OpenRewardClient, env_name: str, split: str) -> T
             if split not in splits:
                 known = cut(", ".join(splits), 500) or "none"
                 raise ConfigError(f"environment `{env_name}` has no split `{split}`; its splits are: {known}")
-            tasks: list[Task] | None = None
-            try:
-                size = await remote.num_tasks(split)
-                if size:  # what has no task need not have a first one
-                    await remote.get_task_range(split, 0, 1)
-            except Refusal as exc:
-                if exc.status not in UNKNOWN_ROUTE:
-                    raise
-                tasks = await remote.list_tasks(split)
-                size = len(tasks)
-    return TaskListing(env_name=env_name, split=split, size=size, remote=remote, tasks=tasks)
+            size = await remote.num_tasks(split)
+            if size:  # what has no task need not have a first one
+                await remote.get_task_range(split, 0, 1)
+    return TaskListing(env_name=env_name, split=split, size=size, remote=remote)
 
 
 def _urls(environment: EnvironmentConfig) -> tuple[str, ...]:

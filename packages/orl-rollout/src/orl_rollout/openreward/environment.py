@@ -29,7 +29,6 @@ LISTING_BYTES = 1 << 25  # of one answer
 LISTING_SECONDS = 900.0  # for one request of a listing: a server may be minutes in starting
 LONGEST_WISH = 10.0  # seconds: the longest Retry-After that is obeyed
 AGAIN = frozenset({429, 502, 503, 504})  # statuses of a busy server or of a proxy before it
-UNKNOWN_ROUTE = frozenset({404, 405})  # statuses of a server that is too old for a request
 FORGET_SECONDS = 5.0  # for deleting the session of a question
 PAGE = 1_000  # tasks in one request
 
@@ -78,7 +77,7 @@ class RemoteEnvironment(Struct, frozen=True, kw_only=True):
         return await self._tasks("/task_range", {"split": split, "start": start, "stop": stop}, range(start, stop))
 
     async def list_tasks(self, split: str) -> list[Task]:
-        """Return all tasks of `split`, from a server that cannot count them."""
+        """Return all tasks of `split`."""
         return await self._tasks("/tasks", {"split": split})
 
     async def _tasks(self, name: str, body: Mapping[str, Any], indices: Sequence[int] | None = None) -> list[Task]:
@@ -122,13 +121,12 @@ class RemoteEnvironment(Struct, frozen=True, kw_only=True):
 
 
 class TaskListing(Struct, frozen=True, kw_only=True):
-    """One split of one environment: `size` tasks, `tasks` themselves if the server only lists them all at once."""
+    """One split of one environment: `size` tasks."""
 
     env_name: str
     split: str
     size: int
     remote: RemoteEnvironment
-    tasks: list[Task] | None = None
 
 
 async def list_tasks(listing: TaskListing, indices: Sequence[int] | None = None) -> AsyncGenerator[Task]:
@@ -138,10 +136,6 @@ async def list_tasks(listing: TaskListing, indices: Sequence[int] | None = None)
         SessionError: the server fails.
     """
     wanted = range(listing.size) if indices is None else sorted(indices)
-    if listing.tasks is not None:
-        for index in wanted:
-            yield listing.tasks[index]
-        return
     for page in _pages(wanted):
         parts = [page]
         while parts:
@@ -172,18 +166,13 @@ def _pages(indices: Sequence[int]) -> Iterator[list[int]]:
         yield page
 
 
-async def served_at(url: str) -> tuple[str, ...] | None:
-    """Return the environments of the server at `url`; None if it is too old to list them. Sends no key."""
+async def served_at(url: str) -> tuple[str, ...]:
+    """Return the environments of the server at `url`. Sends no key."""
     async with HttpClient(url) as http:
         return await list_served(Channel(http))
 
 
-async def list_served(channel: Channel) -> tuple[str, ...] | None:
-    """Return the variants that a server serves, sorted; None if it is too old to list them."""
-    try:
-        names = msgspec.convert(await channel.request("GET", "/list_environments", {}, None), list[str])
-    except Refusal as refusal:
-        if refusal.status not in UNKNOWN_ROUTE:
-            raise
-        return None
+async def list_served(channel: Channel) -> tuple[str, ...]:
+    """Return the variants that a server serves, sorted."""
+    names = msgspec.convert(await channel.request("GET", "/list_environments", {}, None), list[str])
     return tuple(sorted({name.lower() for name in names if is_path_name(name)}))
