@@ -12,11 +12,10 @@ from typing import Any
 from msgspec import Struct, structs
 from orl_core.errors import ConfigError
 from orl_rollout.edge import interrupt
-from orl_rollout.engine_connection import Connection, Timeouts
 from orl_rollout.gpus import Gpu, gpu_memory
 from orl_rollout.logs import logger_of
 from orl_rollout.memory import GIB, MemoryReport, ModelShape, config_of, shape_of
-from orl_rollout.recognised_engine import owner_at
+from orl_rollout.recognised_engine import RecognisedEngine
 from orl_rollout.run_folder.checkpoint import Checkpoint, is_absent
 from orl_rollout.run_folder.contract import Plan, Run, refuse_workers
 from orl_rollout.training.course import Schedule, plan_of, schedule_of
@@ -187,8 +186,8 @@ def unready(plan: Planned) -> str:
 async def _fault_at(url: str) -> str:
     if not await SglangControl(url).healthy():
         return f"trainer.local.engine {url}: no SGLang is ready there. Start it, or give another address"
-    async with Connection(url, Timeouts()) as connection:
-        owner = await owner_at(connection)
+    async with RecognisedEngine(url, context_tokens=1) as engine:
+        owner = await engine.owner()
     fault = f"trainer.local.engine {url}: a vLLM is there, and orl sends weights only to an SGLang. Start one"
     return fault if owner == "vllm" else ""
 

@@ -50,7 +50,7 @@ class RecognisedEngine(EngineClient):
 
     async def _recognised(self) -> SglangEngine | VllmEngine | None:
         """Ask the server which engine it is. Return None if it lists no model."""
-        owner = await self._owner()
+        owner = await self.owner()
         if self._engine is None and owner:  # another request may have been faster
             kind = VllmEngine if owner == "vllm" else SglangEngine
             answered = structs.replace(self._timeouts, first=self._timeouts.retry)
@@ -60,8 +60,12 @@ class RecognisedEngine(EngineClient):
     def _as(self, kind: type[Kind], timeouts: Timeouts) -> Kind:
         return kind(self._url, context_tokens=self.context_tokens, payload=self.payload, timeouts=timeouts)
 
-    async def _owner(self) -> str:
-        """Return who owns the first model that the server lists; "" if it lists none, "sglang" without a list."""
+    async def owner(self) -> str:
+        """Return who owns the first model that the server lists; "" if it lists none, "sglang" without a list.
+
+        Raises:
+            EngineError: the server does not answer in time.
+        """
         try:
             models = msgspec.json.decode(await self.ask("GET", MODELS, MODELS_BYTES), type=_Models).data
         except (EngineRefused, msgspec.DecodeError, UnicodeDecodeError):
