@@ -6,6 +6,10 @@ import re
 from collections import Counter
 from html.parser import HTMLParser
 
+from orl_launcher.view.episode import EpisodeRows
+from orl_launcher.view.html import page
+from orl_launcher.view.pages import Address
+
 HOSTILE = '</pre><script>alert("1")</script><img src=x onerror=alert(1)> & \x1b[31m \u202e \x00 é漢😀'
 
 
@@ -67,3 +71,8 @@ def outline_of(page: str) -> Outline:
     assert {address[1:] for address in outline.addresses if address[0] == "#"} <= set(outline.ids)
     assert not re.search(r"https?://|//[a-z]|@import|url\((?!#)", page)
     return outline
+
+
+def page_of(*episodes: EpisodeRows) -> str:
+    """Return the page of a group of episodes."""
+    return page("group", title="Group", address=Address("/"), run="run", rows=[], episodes=episodes)

@@ -18,11 +18,10 @@ from msgspec import structs
 from orl_core.messages import Action, FailureKind, ParseFailure, ToolResult, text_message
 from orl_launcher.main import main
 from orl_launcher.reports import row_of
-from orl_launcher.view.catalog import record_of
 from orl_launcher.view.episode import episode_rows
 from orl_launcher.view.pieces import load_decoder
 from orl_launcher.view.progress import following
-from orl_launcher.view.report import examples_of, page_of, write_report
+from orl_launcher.view.report import write_report
 from orl_launcher.view.tables import BARS, episode_view, episodes_table, sparkline
 from orl_launcher.view.wording import duration, number
 from orl_rollout.episodes.frames import frame
@@ -31,7 +30,7 @@ from orl_rollout.run_folder.record import Recovery, add_recovery, read_record
 from rich.console import Console
 
 from tests.kit.configs import LOCAL
-from tests.kit.pages import HOSTILE, outline_of
+from tests.kit.pages import HOSTILE, page_of
 from tests.launcher.outputs import printed
 from tests.launcher.synthetic import JOURNAL, make_run, make_tokenizer, make_trajectory
 
@@ -158,7 +157,6 @@ def test_a_journal_elsewhere_is_found_by_the_runs_configuration(capsys: Capture,
     config["rollout"]["journal"] = str(tmp_path / "elsewhere")
     (run / "config.json").write_text(json.dumps(config), encoding="utf-8")
     assert "GuessNumber/test/" in shown(capsys, str(run))
-    assert "One episode, before and after" in write_report(run).read_text(encoding="utf-8")
 
 
 def test_a_journal_without_episodes_says_so(capsys: Capture, tmp_path: Path) -> None:
@@ -202,8 +200,7 @@ def test_both_viewers_show_failures_reasoning_and_rewards(run: Path) -> None:
     rows = episode_rows("Episode 1", entry, None)
     out = io.StringIO()
     Console(file=out, width=1000).print(episode_view(rows))
-    html = page_of(record_of(run / JOURNAL), HOSTILE, HOSTILE, [rows])
-    outline_of(html)
+    html = page_of(rows)
     for view in (out.getvalue(), html):
         assert "\x1b" not in view
         for told in ("error", "thought", "answer", "no JSON", failed.kind.value, "unknown_tool", "500 ms"):
@@ -218,35 +215,6 @@ def test_a_sparkline_has_a_bar_for_each_bin_and_spans_the_scale(values: list[flo
     if len(values) <= width and len(set(values)) > 1:
         assert line[values.index(min(values))] == BARS[0]
         assert line[values.index(max(values))] == BARS[-1]
-
-
-def test_examples_are_one_task_lost_and_won() -> None:
-    entries = [
-        entry_of("a", won=True, step=0, index=1),
-        entry_of("b", won=False, step=0, index=2),
-        entry_of("c", won=True, step=4, index=2),
-        entry_of("d", won=True, step=9, index=1),
-        entry_of("e", won=True, step=9, index=2),
-        entry_of("f", won=False, step=9, index=2),
-        entry_of("t", won=True, step=3, index=2, evaluation=False),
-    ]
-    for order in (entries, entries[::-1]):
-        examples = examples_of(order)
-        assert examples is not None
-        assert examples.before.key == "b"
-        assert examples.after.step == 9
-    assert (found := examples_of(entries)) is not None
-    assert found.after.key == "e"
-
-
-def test_examples_from_training_are_two_different_tasks() -> None:
-    entries = [entry_of("a", won=False, step=1, index=1, evaluation=False)]
-    assert examples_of(entries) is None
-    entries.append(entry_of("b", won=True, step=2, index=2, evaluation=False))
-    examples = examples_of(entries)
-    assert examples is not None
-    assert (examples.before.key, examples.after.key) == ("a", "b")
-    assert examples.choice.startswith("Two training tasks")
 
 
 @pytest.mark.parametrize(("steps", "ends"), [(1, None), (2, (0.0, 1.0)), (3, (0.0, 2.0)), (30, (2.0, 27.0))])

@@ -26,9 +26,7 @@ from orl_core.estimators import ESTIMATORS
 from orl_core.messages import TextBlock, ToolResult, text_message
 from orl_core.task import Task
 from orl_core.trajectory import Generation, StopReason, Trajectory
-from orl_launcher.view.catalog import record_of
 from orl_launcher.view.episode import episode_rows
-from orl_launcher.view.report import page_of
 from orl_launcher.view.tables import episode_view
 from orl_launcher.view.terminal import Terminal
 from orl_rollout.episodes.events import events_of
@@ -43,6 +41,7 @@ from orl_rollout.training.rows import rows_of
 from orl_testing import ScriptedEngine, ScriptedSession
 
 from tests.kit import one_loop
+from tests.kit.pages import page_of
 from tests.kit.runtimes import runtime_of
 from tests.kit.secret_forms import FORMS
 from tests.kit.tokenizers import renderer_of, tokenizer
@@ -101,7 +100,6 @@ def sinks(outcome: Outcome, config: RunConfig, folder: Path) -> dict[str, str]:
     (entry,) = read_journal(folder)
     terminal = Terminal(file=io.StringIO(), width=10_000)
     rows = episode_rows("Episode", entry, None)
-    record = record_of(folder)
     terminal.print(episode_view(rows))
     slime, miles = SlimeSample(tokens=[9]), MilesSample(tokens=[9])
     fill(slime, outcome, text_of=DECODE)
@@ -116,7 +114,7 @@ def sinks(outcome: Outcome, config: RunConfig, folder: Path) -> dict[str, str]:
         "ids": " ".join(map(DECODE, ids)),
         "outcome": repr(outcome),
         "metrics": json.dumps(metrics_of([stats_of(outcome)])),
-        "page": page_of(record, "", "", [rows]),
+        "page": page_of(rows),
         "terminal": terminal.file.getvalue(),  # pyright: ignore[reportAttributeAccessIssue]
     }
 

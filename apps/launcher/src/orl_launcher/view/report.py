@@ -5,23 +5,18 @@ It writes this file and changes nothing else. An interrupted run gets a page of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from operator import attrgetter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from msgspec import Struct
 from orl_rollout.edge.files import replace
-from orl_rollout.episodes.journal import Entry, read_journal
 from orl_rollout.results.metrics import wilson
 from orl_rollout.run_folder.metrics_log import tally_of
 from orl_rollout.run_folder.record import Record, read_record, running_mean
 
-from orl_launcher.view.episode import EpisodeRows, episode_rows
 from orl_launcher.view.evaluations import results_of
 from orl_launcher.view.html import page
 from orl_launcher.view.notices import notices_of, unjudged
-from orl_launcher.view.pieces import load_decoder
 from orl_launcher.view.svg import NUMBER, SECONDS, SHARE, Drawing, Line, Stroke
 from orl_launcher.view.wording import JUDGED, MAIN_METRICS, duration, flat, one_line, thousands
 
@@ -38,23 +33,13 @@ FIGURES = (
 def write_report(folder: Path) -> Path:
     """Write report.html into the folder of a run. Return its path."""
     record = read_record(folder)
-    examples, decoder = examples_of(read_journal(record.journal)), load_decoder(record.journal, folder)
-    played = (("Before", examples.before), ("After", examples.after)) if examples else ()
-    rows = [episode_rows(f"{when}, step {entry.step or 0}", entry, decoder) for when, entry in played]
-    path = folder / "report.html"
-    replace(path, page_of(record, "One episode, before and after", examples.choice if examples else "", rows).encode())
+    values, path = values_of(record), folder / "report.html"
+    replace(path, page("report", title=f"{values['name']} · orl", **values).encode())
     return path
 
 
-def page_of(record: Record, heading: str, choice: str, episodes: Sequence[EpisodeRows]) -> str:
-    """Return the page of a run with some episodes below a heading. `choice` says how they were chosen."""
-    values = values_of(record)
-    title = f"{values['name']} · orl"
-    return page("report", title=title, heading=heading, choice=choice, episodes=episodes, **values)
-
-
 def values_of(record: Record) -> dict[str, Any]:
-    """Return the values of the templates of a report, without episodes."""
+    """Return the values of the templates of a report."""
     name = record.folder.resolve().name
     trainer = record.section("trainer")
     versions: object = record.summary.get("versions")
@@ -73,44 +58,6 @@ def values_of(record: Record) -> dict[str, Any]:
         if isinstance(versions, dict)
         else "",
     }
-
-
-class Examples(Struct, frozen=True):
-    """An episode from the beginning and one from the end; `choice` says how they were chosen."""
-
-    before: Entry
-    after: Entry
-    choice: str
-
-
-def examples_of(entries: Iterable[Entry]) -> Examples | None:
-    """Return examples from evaluation if it was journalled, else from training; None if there is only one step."""
-    ends: dict[bool, dict[int, dict[str, Entry]]] = {True: {}, False: {}}  # the first and the last step, by evaluation
-    for entry in entries:
-        if entry.trajectory.error or not entry.trajectory.turns:
-            continue
-        job, steps = entry.trajectory.job, ends[entry.trajectory.job.evaluation]
-        steps.setdefault(entry.step or 0, {}).setdefault(job.task.key, entry)
-        for between in sorted(steps)[1:-1]:
-            del steps[between]
-    for evaluation, kind in ((True, "held-out"), (False, "training")):
-        if len(steps := ends[evaluation]) == 2:
-            return _choose(steps[min(steps)], steps[max(steps)], kind)
-    return None
-
-
-def _choose(first: dict[str, Entry], last: dict[str, Entry], kind: str) -> Examples:
-    """Choose a task of both steps, if possible one that was lost and is won; else a lost one and a won one."""
-    pairs = [(entry, last[key]) for key, entry in first.items() if key in last]
-    if not pairs:
-        success = attrgetter("success")
-        before, after = min(first.values(), key=success), max(last.values(), key=success)
-        how = "the first one without success before training, and the first one with it afterwards"
-        return Examples(before, after, f"Two {kind} tasks: {how}.")
-    before, after = max(pairs, key=lambda pair: pair[1].success and not pair[0].success)
-    improved = after.success and not before.success
-    how = "that had no success before training and had it afterwards" if improved else "of both steps"
-    return Examples(before, after, f"The first {kind} task {how}.")
 
 
 GROUPS = {  # of charts, by their headings
