@@ -36,17 +36,27 @@ def row(step: int, **metrics: float) -> MetricsRow:
     return MetricsRow(step=step, kind="train", seconds=4.0, metrics=metrics)
 
 
-def test_line_has_phases_success_and_time_left() -> None:
-    clock = Time()
-    course = Course(10, clock)
+def test_line_has_phases_and_success() -> None:
+    course = Course(10)
     held_out = MetricsRow(step=0, kind="eval", seconds=1.0, metrics={"a/b/success": 0.25})
     assert course.line(held_out) == "held-out at step 0/10  success 25\u00a0%  1.0 s"
     assert course.line(row(1)) == "step 1/10  4.0 s  held-out 25\u00a0% at step 0"
-    clock.now += 14
     phases = {"rollout_seconds": 2.5, "train_seconds": 1.5}
-    told = "step 3/10  4.0 s (rollouts 2.5 s, training 1.5 s)  held-out 25\u00a0% at step 0  49.0 s left"
+    told = "step 3/10  4.0 s (rollouts 2.5 s, training 1.5 s)  held-out 25\u00a0% at step 0"
     assert course.line(row(3, **phases)) == told
-    assert "left" not in course.line(row(10))
+
+
+def test_run_has_the_time_left(tmp_path: Path) -> None:
+    clock, out, path = Time(), io.StringIO(), tmp_path / "metrics.jsonl"
+    with following(path, 20, Console(file=out, width=100), clock):
+        for step in (3, 5, 10):
+            metrics_log.append(path, "train", step, {}, seconds=4.0)
+            metrics_log.append(path, "eval", step, {}, seconds=1.0)
+            until(lambda at=step: f"held-out at step {at}" in out.getvalue())
+            clock.now += 14
+    assert [line.partition("  1.0 s")[2] for line in out.getvalue().splitlines() if "held-out" in line] == [
+        *("", "  1 min 45 s left", "  40.0 s left"),
+    ]
 
 
 def test_counted_work_has_a_line_at_each_tenth() -> None:

@@ -6,6 +6,7 @@ the main one; it ends with the block.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -18,7 +19,7 @@ from orl_rollout.logs import work
 from orl_rollout.run_folder.judges import STEPS, no_signal
 from orl_rollout.run_folder.metrics_log import MetricsRow, parse_row, tally_of
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from orl_launcher.view.wording import MAIN_METRICS, duration, noted, percent
 
@@ -30,35 +31,16 @@ PHASES = (("rollout_seconds", "rollouts"), ("train_seconds", "training"), ("weig
 Clock = Callable[[], float]
 
 
-class Pace:
-    """Estimates the time that is left from the time that work took so far. `clock` is in seconds."""
-
-    def __init__(self, clock: Clock = time.monotonic) -> None:
-        self._clock = clock
-        self._first: tuple[float, float] | None = None
-
-    def left(self, done: float, total: float | None) -> float | None:
-        """Return the seconds that are left; None at the first call, and without a `total`."""
-        now = self._clock()
-        if self._first is None:
-            self._first = (done, now)
-        before, start = self._first
-        if total is None or done <= before:
-            return None
-        return (now - start) / (done - before) * max(0.0, total - done)
-
-
 class Course:
-    """A run as its rows tell it: the latest success, and the time that is left."""
+    """A run as its rows tell it, with the latest held-out success."""
 
-    def __init__(self, steps: int | None, clock: Clock = time.monotonic) -> None:
-        self._steps, self._pace = steps, Pace(clock)
-        self._success = self._left = ""
+    def __init__(self, steps: int | None) -> None:
+        self._steps, self._success = steps, ""
         self._trained = deque[MetricsRow](maxlen=STEPS)
         self._said: set[object] = set()
 
     def line(self, row: MetricsRow) -> str:
-        """Return a row in one line, with the latest held-out success and the time that is left.
+        """Return a row in one line, with the latest held-out success.
 
         `step 12/45  success 52 %  reward 0.52  turns 3.2  4.2 s (rollouts 2.1 s)  held-out 60 % at step 10`
         """
@@ -72,15 +54,13 @@ class Course:
             success = _success(row)
             self._success = success and f"held-out {success} at step {row.step}"
         else:
-            left = self._pace.left(row.step, self._steps)
-            self._left = f"{duration(left)} left" if left else ""
-            words += [self._success, self._left]
+            words.append(self._success)
         return "  ".join(filter(None, words))
 
     def brief(self, row: MetricsRow) -> str:
-        """Return the latest row for a bar. A narrow terminal cuts the end, so the time that is left comes first."""
+        """Return the latest row for a bar."""
         success = _success(row)
-        words = [_step(row, self._steps), self._left, success and f"success {success}", self._success]
+        words = [_step(row, self._steps), success and f"success {success}", self._success]
         return "  ".join(filter(None, words))
 
     def warning(self, row: MetricsRow) -> str:
@@ -105,8 +85,8 @@ def following(path: Path, steps: int | None, console: Console, clock: Clock = ti
 
     Between them a terminal shows the work of this process, and other outputs get a line each SILENT seconds.
     """
-    course, begun = Course(steps, clock), clock()
-    with _bar(console) as (progress, bar):
+    course, begun = Course(steps), clock()
+    with _bar(console, clock) as (progress, bar):
         progress.update(bar, total=steps, visible=True)
 
         def follow(ended: threading.Event) -> None:
@@ -127,7 +107,7 @@ def following(path: Path, steps: int | None, console: Console, clock: Clock = ti
                     progress.update(bar, completed=row.step, description=course.brief(row))
                 if row.kind == "eval" or not (console.is_terminal or row.step % EVERY):
                     latest = clock()
-                    console.print(line, style="yellow" if str(tally_of([row])) else None)
+                    console.print(line + _left(progress), style="yellow" if str(tally_of([row])) else None)
                 if warning := course.warning(row):
                     console.print(warning, style="yellow")
 
@@ -141,28 +121,41 @@ def counting(console: Console, clock: Clock = time.monotonic) -> Generator[Calla
 
     A terminal gets a bar, other outputs a line at each tenth, and each SILENT seconds.
     """
-    pace, latest = Pace(clock), clock()
-    with _bar(console) as (progress, bar):
+    latest = clock()
+    with _bar(console, clock) as (progress, bar):
 
         def show(done: int, total: int, words: str) -> None:
             nonlocal latest
-            left = pace.left(done, total)
-            line = f"{words}  {duration(left)} left" if left is not None and done < total else words
-            progress.update(bar, completed=done, total=total, description=line, visible=True)
+            progress.update(bar, completed=done, total=total, description=words, visible=True)
             tenth = done * TENTHS // total > max(0, done - 1) * TENTHS // total
-            if left is not None and (tenth or clock() - latest >= SILENT) and not console.is_terminal:
+            if (tenth or clock() - latest >= SILENT) and not console.is_terminal:
                 latest = clock()
-                console.print(line)
+                console.print(words + _left(progress))
 
         yield show
 
 
 @contextmanager
-def _bar(console: Console) -> Generator[tuple[Progress, TaskID]]:
+def _bar(console: Console, clock: Clock) -> Generator[tuple[Progress, TaskID]]:
     """Yield a bar, hidden until it is updated; an output that is no terminal shows none."""
-    columns = (BarColumn(bar_width=BAR), TextColumn("{task.description}  {task.fields[wait]}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    words = TextColumn("{task.description}  {task.fields[wait]}")  # a narrow terminal cuts its end
+    columns = (BarColumn(bar_width=BAR), TimeRemainingColumn(), words, TimeElapsedColumn())
+    progress = Progress(
+        *columns,
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+        speed_estimate_period=math.inf,
+        get_time=clock,
+    )
+    with progress:
         yield progress, progress.add_task("", total=None, visible=False, wait="")
+
+
+def _left(progress: Progress) -> str:
+    """Return the time that is left in words, "" if it is not known."""
+    left = progress.tasks[0].time_remaining
+    return f"  {duration(left)} left" if left else ""
 
 
 def _step(row: MetricsRow, steps: int | None) -> str:
