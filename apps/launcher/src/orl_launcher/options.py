@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import groupby
-from typing import Any
 
 from msgspec import Struct, inspect, structs
 from orl_core.config import RolloutConfig, TrainerConfig
@@ -42,11 +41,6 @@ def add_own(parser: cli.Parser, *, converts: bool = False) -> None:
         for option in options:
             _add(group, option)
     parser.epilog = "\n".join([f"{parser.epilog}", *(f"  {parser.prog} {name} --help" for name in here)])
-
-
-def add_trainer(parser: cli.Parser, name: str, **more: Any) -> None:
-    """Add an argument for the name of a trainer. An unknown one is refused with those that are here."""
-    parser.add_argument(name, type=trainers.known, **more)
 
 
 def add_shared(parser: argparse._ActionsContainer, names: Sequence[str] = ()) -> None:  # pyright: ignore[reportPrivateUsage]

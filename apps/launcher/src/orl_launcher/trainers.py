@@ -48,7 +48,7 @@ def find_trainer(name: str) -> Trainer:
 
 
 def known(name: str) -> str:
-    """Return the name of a trainer whose adapter is installed."""
+    """Return the name of a trainer whose adapter is installed, for argparse too."""
     here = installed()
     if name in here:
         return name

@@ -13,8 +13,8 @@ from orl_rollout.run_folder.contract import Conversion
 from orl_launcher import cli
 from orl_launcher.checkpoints import Found, last_in
 from orl_launcher.configuration import resolve
-from orl_launcher.options import add_own, add_trainer
-from orl_launcher.trainers import find_trainer, print_plan
+from orl_launcher.options import add_own
+from orl_launcher.trainers import find_trainer, known, print_plan
 
 DESCRIPTION = """\
 Convert a checkpoint with the trainer's own tool: Hugging Face to Megatron, or Megatron or FSDP to Hugging Face.
@@ -37,7 +37,9 @@ BARE: dict[str, Any] = {"environments": {"orl/convert": {}}}
 def add_options(options: cli.Parser) -> None:
     """Add the options of `orl convert`."""
     options.set_defaults(config=None, overrides=[])
-    add_trainer(options, "trainer.backend", nargs="?", metavar="TRAINER", help="trainer (default: the checkpoint's)")
+    options.add_argument(
+        "trainer.backend", type=known, nargs="?", metavar="TRAINER", help="trainer (default: the checkpoint's)"
+    )
     options.add_argument("source", metavar="FOLDER", type=Path, help="checkpoint, one step of it, or a run's folder")
     options.add_argument(
         "--output",

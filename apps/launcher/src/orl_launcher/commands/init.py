@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from orl_core.errors import ConfigError
 
 from orl_launcher import cli, invocation, trainers
-from orl_launcher.options import add_trainer
 from orl_launcher.playground import ORGANISATION, playground
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def add_options(options: cli.Parser) -> None:
         "--model", metavar="MODEL", help=f"model to train (default: {DEFAULT_MODEL}; GuessNumber: its tiny model)"
     )
     trainer = cli.backend_of()
-    add_trainer(options, "--trainer", default=trainer, help=f"trainer (default: {trainer})")
+    options.add_argument("--trainer", type=trainers.known, default=trainer, help=f"trainer (default: {trainer})")
     options.add_argument(
         "--timeout", type=cli.positive, default=60, metavar="S", help="seconds per question (default: 60)"
     )

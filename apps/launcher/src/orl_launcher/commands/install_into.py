@@ -20,7 +20,6 @@ from orl_core.errors import ConfigError, boundary
 from orl_rollout.edge import children
 
 from orl_launcher import cli, trainers
-from orl_launcher.options import add_trainer
 
 DESCRIPTION = """\
 Install the adapter of a trainer, and the packages of orl that it needs, into the environment of the trainer.
@@ -37,7 +36,9 @@ INSTALLERS_OWN = {"INSTALLER", "RECORD", "REQUESTED", "direct_url.json", "uv_bui
 def add_options(options: cli.Parser) -> None:
     """Add the options of `orl install-into`."""
     options.add_argument("python", help="the Python of the trainer's environment")
-    add_trainer(options, "--trainer", help="trainer whose adapter to install (default: the one that PYTHON has)")
+    options.add_argument(
+        "--trainer", type=trainers.known, help="trainer whose adapter to install (default: the one that PYTHON has)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

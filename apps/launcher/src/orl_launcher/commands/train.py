@@ -28,12 +28,13 @@ from orl_launcher import cli, invocation
 from orl_launcher.checkpoints import last_in, refuse_missing
 from orl_launcher.commands.upload import send_rest
 from orl_launcher.configuration import resolve
-from orl_launcher.options import add_own, add_shared, add_trainer
+from orl_launcher.options import add_own, add_shared
 from orl_launcher.playground import is_made, made_model, playground, served_here
 from orl_launcher.trainers import (
     WOULD_NOT_START,
     find_trainer,
     holds_out,
+    known,
     missing_tasks,
     plan_run,
     print_plan,
@@ -69,7 +70,7 @@ A trainer has options of its own. To show them:"""
 
 def add_options(options: cli.Parser) -> None:
     """Add the options of `orl train`."""
-    add_trainer(options, "trainer.backend", metavar="TRAINER", help="trainer, the first word after `train`")
+    options.add_argument("trainer.backend", type=known, metavar="TRAINER", help="trainer, the first word after `train`")
     cli.add_config(options, default=cli.DEFAULT_CONFIG)
     cli.add_name(options)
     options.add_argument(
