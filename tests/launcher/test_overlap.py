@@ -77,10 +77,3 @@ def test_report_names_overlap_that_is_allowed(config: str) -> None:
     assert "on held-out tasks" in page
     assert "never trained on" not in page
     assert "eval.allow_overlap" in page
-
-
-@pytest.mark.parametrize(("more", "verdict"), [([], "failed"), (ALLOWED, "warning")])
-def test_doctor_compares_splits(capsys: pytest.CaptureFixture[str], config: str, more: list[str], verdict: str) -> None:
-    main(["doctor", "--config", config, *more])
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "held-out tasks are also trained on" in line]
-    assert line.split()[0] == verdict

@@ -6,10 +6,9 @@ No tool is called. Of a secret's value only presence and length are read (law L6
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from functools import partial
 
-from orl_core import ConfigError, RunConfig, SessionError, Task
+from orl_core import ConfigError, RunConfig, SessionError
 from orl_rollout import Opening, OpenRewardClient
 from orl_rollout.edge.secrets import ENCODED, PLATFORM_KEY, SHORTEST, SecretEntry, all_entries, api_key, unset
 from orl_rollout.loop.tool_check import Toolbox
@@ -18,12 +17,10 @@ from orl_rollout.openreward.environment import list_tasks, served_at
 from orl_rollout.openreward.faults import as_session_error
 from orl_rollout.openreward.platform import required_secrets
 from orl_rollout.run_folder.environments import refuse_other_build
-from orl_rollout.tasks.file import overlap
 
 from orl_launcher.doctor.report import Report
 from orl_launcher.playground import served_here
 
-COMPARED = 100  # tasks of each split: a run compares all
 Opened = tuple[str, Opening]  # an environment, and the beginning of its episode
 
 
@@ -98,18 +95,11 @@ async def _visit(page: Report, config: RunConfig, name: str) -> Opened:
                 raise ConfigError(f"its split `{listing.split}` has no task. Name another one in `splits`")
         sizes = ", ".join(f"{listing.split} ({_counted(listing.size, 'task')})" for listing in listings)
         page.say("ok", f"{name}: {sizes}")
-
-        async def first(splits: Sequence[str]) -> list[Task]:
-            chosen = [(one, range(min(one.size, COMPARED))) for one in listings if one.split in splits]
-            return [task for one in chosen async for task in list_tasks(*one)]
-
-        tasks = await first(environment.splits)
-        if shared := overlap(config, tasks, await first(environment.eval_splits)):
-            page.say("warning", f"{name}: {shared} held-out tasks are also trained on, as `eval` allows")
-        session = client.session(tasks[0])
+        (task,) = [task async for task in list_tasks(listings[0], [0])]
+        session = client.session(task)
         page.stage = "opening a session"
         try:
-            opening = await session.open(tasks[0])
+            opening = await session.open(task)
         finally:
             await session.close()
     _say_opening(page, name, opening)
