@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import random
 import threading
 from collections.abc import Callable, Generator
@@ -17,7 +16,7 @@ from orl_launcher import trainers
 from orl_launcher.doctor.episodes import random_arguments
 from orl_launcher.main import main
 from orl_testing import Fault, FaultKind, SglangServer
-from orl_testing.environments import Echo, Served, serve
+from orl_testing.environments import Served, serve
 
 from tests.kit.configs import LOCAL
 from tests.kit.routing import router
@@ -166,7 +165,6 @@ def test_fit_plays_each_environment_by_random_calls(
     assert "image" in failed
     (row,) = [line.split() for line in lines if line.strip().startswith("gallery/Picture")]
     assert int(row[3]) == 8, "images"
-    assert not any("a second listing" in line for line in lines)
     assert gallery.sessions == 0
 
 
@@ -190,23 +188,6 @@ def test_fit_says_what_does_not_fit_and_what_a_player_earns(
     )
     assert any(told[0] in line for line in found(lines, verdict))
     assert all(any(each in line for line in lines) for each in told)
-
-
-class Restless(Echo):
-    """Lists its tasks in an order that changes."""
-
-    listings = itertools.count()
-
-    @classmethod
-    def list_tasks(cls, split: str) -> list[dict[str, Any]]:
-        first = next(cls.listings)
-        return [{"number": (first + number) % 100} for number in range(100)]
-
-
-def test_fit_notices_tasks_in_a_changing_order(doctor: Doctor) -> None:
-    with serve(Restless) as served:
-        lines = doctor("--fit", environments={"Restless": {"base_url": served.url, "max_turns": 50}})
-    assert any("a second listing of its tasks" in line for line in found(lines, "warning"))
 
 
 SCHEMA = {

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import cycle, islice
 from statistics import fmean, median
@@ -18,10 +17,8 @@ from msgspec import structs
 from orl_core import ImageBlock, Message, StopReason, ToolCall, ToolSpec, Trajectory
 from orl_core.config import RunConfig
 from orl_rollout import Engine, OpenRewardClient, Outcome, open_runtime
-from orl_rollout.edge.http import UnsafeAnswer
 from orl_rollout.openreward.client import open_listing
 from orl_rollout.openreward.environment import list_tasks
-from orl_rollout.openreward.transport import Refusal
 from orl_rollout.training.play import Batch, play
 
 from orl_launcher import cli
@@ -50,7 +47,7 @@ def check_fit(page: Report, config: RunConfig, named: str | None) -> None:
     table = plain_table(*COLUMNS, title=f"{EPISODES} episodes each, by {by}: median (most); lengths in ids")
     for name in config.environments:
         player = ScriptedPlayer(function, name)
-        work = partial(_play, page, config, name, player)
+        work = partial(_play, config, name, player)
         outcomes = page.await_(name, work, stage="importing the SDK")
         if outcomes:
             played = [outcome.trajectory for outcome in outcomes]
@@ -64,21 +61,13 @@ def check_fit(page: Report, config: RunConfig, named: str | None) -> None:
         cli.console().print(table)
 
 
-async def _play(page: Report, config: RunConfig, name: str, player: ScriptedPlayer) -> list[Outcome]:
-    """Play EPISODES of the first tasks of an environment. Nothing is recorded or uploaded.
-
-    The SDK's server keeps its first listing for questions by number. Here several tasks are listed once more.
-    """
+async def _play(config: RunConfig, name: str, player: ScriptedPlayer) -> list[Outcome]:
+    """Play EPISODES of the first tasks of an environment. Nothing is recorded or uploaded."""
     quiet = structs.replace(config, rollout=structs.replace(config.rollout, journal=None))
     with playground(quiet) as reachable:
         async with OpenRewardClient(reachable) as client:
             listing = await open_listing(client, name, reachable.environments[name].splits[0])
             tasks = [task async for task in list_tasks(listing, range(min(EPISODES, listing.size)))]
-            with suppress(Refusal, UnsafeAnswer):  # the server numbers its tasks, or they are too many for one answer
-                again = await listing.remote.list_tasks(listing.split)
-                if any(task.task_spec != dict(other.task_spec) for task, other in zip(tasks, again, strict=False)):
-                    advice = "Return them in the same order each time"
-                    page.say("warning", f"{name}: a second listing of its tasks begins with others. {advice}")
         batch = Batch(tasks=[*islice(cycle(tasks), EPISODES)], name="doctor", sampling={"temperature": 1.0})
         async with open_runtime(reachable, str(reachable.trainer.model), "", 1, player) as runtime:
             return await play(batch, runtime, cast("Engine", player), lambda outcome: outcome)
