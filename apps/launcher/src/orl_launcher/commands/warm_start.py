@@ -25,13 +25,11 @@ from orl_rollout.run_folder.contract import CHECKPOINT, WarmStart
 
 from orl_launcher import cli, invocation
 from orl_launcher.checkpoints import refuse_missing
-from orl_launcher.commands import rollout
 from orl_launcher.configuration import resolve
 from orl_launcher.episodes import ScriptedPlayer, conversations, journalled, load_function
 from orl_launcher.made_models import warm_starter
 from orl_launcher.options import PLAYED, add_shared
 from orl_launcher.playground import first_model, playground
-from orl_launcher.trainers import holds_out
 from orl_launcher.view.progress import counting
 
 DESCRIPTION = """\
@@ -76,7 +74,7 @@ def _rate(text: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Gather episodes, train, print the figures, and play the held-out tasks as `orl rollout` does."""
+    """Gather episodes, train, and print the figures."""
     from orl_rollout.run_folder.config_file import write_config
 
     started = time.monotonic()
@@ -97,16 +95,13 @@ def run(arguments: argparse.Namespace) -> int:
         figures = _train(reachable, _good(outcomes, options.min_reward), options, folder)
     figures["seconds_total"] = round(time.monotonic() - started, 1)
     replace(folder / "summary.json", msgspec.json.format(msgspec.json.encode(figures), indent=2) + b"\n")
+    named = f"--config {arguments.config} --model {folder}"
     cli.console().print(
         f"held-out loss {figures['held_out_loss']:.3g} over {figures['held_out_episodes']} episodes, in training "
-        f"{figures['train_loss']:.3g}. To train the model: {invocation()} train {config.trainer.backend} "
-        f"--config {arguments.config} --model {folder}"
+        f"{figures['train_loss']:.3g}. To train the model: {invocation()} train {config.trainer.backend} {named}. "
+        f"To play with it: {invocation()} rollout {named}"
     )
-    if not holds_out(config):
-        return 0
-    played = vars(cli.Parser("rollout", ["--split", "eval_splits"]).parse())
-    own = {"name": None, "samples": config.eval.samples, "trainer.load": None, "trainer.model": str(folder)}
-    return rollout.run(argparse.Namespace(**(played | vars(arguments) | own)))
+    return 0
 
 
 def _read(config: RunConfig, model: str, options: argparse.Namespace) -> list[Outcome]:
