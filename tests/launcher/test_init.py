@@ -18,7 +18,7 @@ from orl_core.messages import ToolSpec
 from orl_launcher import trainers
 from orl_launcher.cli import DEFAULT_CONFIG
 from orl_launcher.init.survey import Survey
-from orl_launcher.init.write import SCHEMA, choose_splits, config_text, schema_for, write_config
+from orl_launcher.init.write import SCHEMA, choose_splits, config_text, write_config
 from orl_launcher.made_models import checkpoint_folder
 from orl_launcher.main import main
 from orl_playground.tiny_tokenizer import build_tokenizer
@@ -151,7 +151,7 @@ def test_text_of_a_server_changes_nothing_else(
         secrets=("judge_key",),
     )
     output = tmp_path_factory.mktemp("init") / "c.yaml"
-    write_config(output, config_text(found, command=words, output=output, schema="./s.json", trainer=TRAINER))
+    write_config(output, config_text(found, command=words, output=output, trainer=TRAINER))
     config = load_config(output)
     assert config.environment("local/env").splits == (split,)
     assert config.secrets == {"judge_key": None}
@@ -208,21 +208,10 @@ def test_context_holds_four_times_the_opening(characters: int, context: int, tmp
         prompt="x" * characters,
     )
     output = tmp_path / "c.yaml"
-    write_config(output, config_text(found, command="", output=output, schema="s", trainer=TRAINER))
+    write_config(output, config_text(found, command="", output=output, trainer=TRAINER))
     config = load_config(output)
     assert config.rollout.context_tokens == context
     assert config.trainer.rollout_batch_size == 1  # there is no other task
-
-
-def test_schema_in_a_checkout_is_that_of_configs(tmp_path: Path) -> None:
-    configs = tmp_path / "configs"
-    configs.mkdir()
-    text = editor_schema(trainers.sections())
-    assert schema_for(tmp_path / "c.yaml", text) == (f"./{SCHEMA}", True)
-    (configs / "schema.json").write_text(text, "utf-8")
-    (tmp_path / "mine").mkdir()
-    assert schema_for(tmp_path / "mine" / "c.yaml", text) == ("../configs/schema.json", False)
-    assert schema_for(configs / "c.yaml", text) == ("schema.json", False)
 
 
 @pytest.mark.slow

@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     from orl_core.config.schema import editor_schema
 
     from orl_launcher.doctor.doctor import check_up
-    from orl_launcher.init.write import PLAYED_BY_TINY, config_text, schema_for, write_config
+    from orl_launcher.init.write import PLAYED_BY_TINY, SCHEMA, config_text, write_config
 
     if not arguments.environment:
         raise cli.UsageError(f"no environment. Give {KINDS} (see {invocation()} init --help)")
@@ -81,18 +81,15 @@ def run(arguments: argparse.Namespace) -> int:
     env = _surveyed(arguments)
     output = known or _file_of(env.name)
     trainer = trainers.find_trainer(arguments.trainer)
-    editors = editor_schema(trainers.sections())
-    schema, missing = schema_for(output, editors)
     model = arguments.model or (FIRST if env.name in PLAYED_BY_TINY else DEFAULT_MODEL)
     command = f"orl init {arguments.environment}"
     section = {**trainer.defaults, "backend": arguments.trainer, "model": model}
-    text = config_text(env, command=command, output=output, schema=schema, trainer=section)
+    text = config_text(env, command=command, output=output, trainer=section)
     try:
         write_config(output, text)
     except OSError as exc:
         raise ConfigError(f"{output}: {exc.strerror}. Choose another --output") from exc
-    if missing:
-        (output.parent / schema).write_text(editors, encoding="utf-8")
+    (output.parent / SCHEMA).write_text(editor_schema(trainers.sections()), encoding="utf-8")
     cli.console().print(f"wrote {output}\n")
     checked = cli.Parser("doctor", ["--config", str(output), "--timeout", str(arguments.timeout)]).parse()
     good = check_up(checked, plans=False).ok

@@ -6,7 +6,6 @@ before it stays. Text from servers is only in comments and quoted values, in one
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -22,7 +21,7 @@ from orl_launcher.init.survey import Survey
 from orl_launcher.playground import ORGANISATION
 from orl_launcher.view.wording import one_line
 
-SCHEMA = "orl.schema.json"
+SCHEMA = "orl.schema.json"  # for editors, next to the configuration
 TRAINING, HELD_OUT = ("train", "training"), ("test", "eval", "validation", "val", "dev", "heldout", "held_out")
 LONGEST = 100  # characters of a remark in a comment
 WORD = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
@@ -48,8 +47,8 @@ TINY = Settings(bytes_per_id=2, widest=4096, turn_tokens=48, context_tokens=512)
 REAL = Settings(bytes_per_id=3, widest=131_072, turn_tokens=1024, context_tokens=8192)
 
 
-def config_text(env: Survey, *, command: str, output: Path, schema: str, trainer: Mapping[str, Any]) -> str:
-    """Return the text of the configuration for `env`. `command` wrote it, `schema` is the path of its schema.
+def config_text(env: Survey, *, command: str, output: Path, trainer: Mapping[str, Any]) -> str:
+    """Return the text of the configuration for `env`. `command` wrote it.
 
     `trainer` are the values of the section `trainer`.
     """
@@ -65,7 +64,7 @@ def config_text(env: Survey, *, command: str, output: Path, schema: str, trainer
         jinja.get_template("config.yaml.j2").render(
             env=env,
             command=command,
-            schema=schema,
+            schema=SCHEMA,
             orl=invocation(),
             file=_word(str(output)),
             training=training,
@@ -103,19 +102,6 @@ def write_config(output: Path, text: str) -> None:
     except ConfigError:
         output.unlink()
         raise
-
-
-def schema_for(output: Path, text: str) -> tuple[str, bool]:
-    """Return the path from `output` to the schema for editors, `text`, and whether it has to be written there.
-
-    In a checkout of orl it is that of configs/, elsewhere a file next to the configuration.
-    """
-    here = output.resolve().parent
-    for folder in (here, *here.parents):
-        file = folder / "configs" / "schema.json"
-        if file.is_file() and file.read_text("utf-8") == text:
-            return Path(os.path.relpath(file, here)).as_posix(), False
-    return f"./{SCHEMA}", True
 
 
 def _opening_ids(env: Survey, start: Settings) -> int:
