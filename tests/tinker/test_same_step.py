@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from orl_core.config import TrainerConfig
 from orl_rollout.training.rows import trained_ids
-from orl_tinker.adapters import Adapters, Update
+from orl_tinker.adapters import Adapters
 from orl_tinker.policy import tinker_datum
 from safetensors.torch import load_file
 from tinker import AdamParams, Datum
@@ -35,14 +35,14 @@ def test_first_update_has_the_golden_gradient(server: Served, name: str, loss: s
             (adapted,) = server.server.models.values()
             adapted.load(load_file(ADAPTERS))
             # No rate: the weights stay, and the answer has their logprobs, which are the old ones of a first update.
-            trained = await adapters.update(Update(rows, AdamParams(learning_rate=0.0)))
+            trained = await adapters.update(rows, AdamParams(learning_rate=0.0))
             old = [one["logprobs"] for one in trained.loss_fn_outputs]
             again = [
                 Datum(model_input=row.model_input, loss_fn_inputs={**row.loss_fn_inputs, "logprobs": logprobs})
                 for row, logprobs in zip(rows, old, strict=True)
             ]
             adapted.optimizer.register_step_pre_hook(lambda *_: found.update(gradients_of(adapted.model)))
-            await adapters.update(Update(again, AdamParams(learning_rate=0.0, grad_clip_norm=0.0)))
+            await adapters.update(again, AdamParams(learning_rate=0.0, grad_clip_norm=0.0))
 
     asyncio.run(step())
     assert apart({key: 2 * one for key, one in found.items()}, case.tensors("first")) < SAME

@@ -12,7 +12,7 @@ import tinker
 from orl_core.config import TrainerConfig
 from orl_core.errors import EngineError
 from orl_testing.tinker.server import TinkerServer
-from orl_tinker.adapters import Adapters, Update
+from orl_tinker.adapters import Adapters
 from tinker import AdamParams, ModelInput, SamplingParams
 
 IDS = ModelInput.from_ints([5, 6])
@@ -25,7 +25,7 @@ async def _sampling(server: TinkerServer, adapters: Adapters) -> None:
 
 async def _training(server: TinkerServer, adapters: Adapters) -> None:
     bare: dict[str, Any] = {"target_tokens": [6, 7]}
-    await adapters.update(Update([tinker.Datum(model_input=IDS, loss_fn_inputs=bare)], AdamParams()))
+    await adapters.update([tinker.Datum(model_input=IDS, loss_fn_inputs=bare)], AdamParams())
 
 
 async def _handling(server: TinkerServer, adapters: Adapters) -> None:

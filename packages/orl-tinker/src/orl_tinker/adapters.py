@@ -21,7 +21,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 import tinker
-from msgspec import Struct
 from orl_core.config import TrainerConfig
 from orl_core.errors import EngineError, EngineRefused, boundary
 from orl_rollout.edge import interrupt
@@ -49,13 +48,6 @@ KEY, ADDRESS, TELEMETRY = "TINKER_API_KEY", "TINKER_BASE_URL", "TINKER_TELEMETRY
 logger = logger_of("orl")
 
 
-class Update(Struct, frozen=True):
-    """The rows of one update, and Adam's parameters."""
-
-    rows: Sequence[tinker.Datum]
-    adam: AdamParams
-
-
 def has_key(own: TinkerOptions) -> bool:
     """Tell whether the SDK finds a key, or the server is the user's own and needs none."""
     return bool(own.tinker_url or os.environ.get(ADDRESS)) or tinker_has_credentials()
@@ -69,7 +61,7 @@ class Adapters:
 
     def __init__(self, trainer: TrainerConfig, model: str, path: str, patience: float) -> None:
         self._own, self._seed, self._model, self._patience = own_options(trainer), trainer.seed, model, patience
-        self._since: list[Update] = []
+        self._since: list[tuple[Sequence[tinker.Datum], AdamParams]] = []  # the updates
         self._sessions = 0
         self._torn = False  # an update has begun whose end is not known
         self._lock = asyncio.Lock()
@@ -90,16 +82,16 @@ class Adapters:
     async def __aexit__(self, *exc: object) -> None:
         self._close()
 
-    async def update(self, update: Update) -> ForwardBackwardOutput:
-        """Make one update; both requests are sent before either is answered.
+    async def update(self, rows: Sequence[tinker.Datum], adam: AdamParams) -> ForwardBackwardOutput:
+        """Make one update from `rows`; both requests are sent before either is answered.
 
         Return its loss, the metrics of both, and the logprobs of each row's targets.
 
         Raises:
             EngineError: the server refuses it, or is away for too long.
         """
-        trained = await self._lasting("training", partial(self._update, update))
-        self._since.append(update)
+        trained = await self._lasting("training", partial(self._update, rows, adam))
+        self._since.append((rows, adam))
         self._torn = False
         return trained
 
@@ -137,13 +129,13 @@ class Adapters:
         self._since.clear()
         return self.path
 
-    async def _update(self, update: Update) -> ForwardBackwardOutput:
+    async def _update(self, rows: Sequence[tinker.Datum], adam: AdamParams) -> ForwardBackwardOutput:
         self._torn = True
         named = self._sessions == 1  # the server forgot what it sampled in an earlier session
-        rows = list(update.rows if named else map(_unnamed, update.rows))
+        rows = list(rows if named else map(_unnamed, rows))
         async with asyncio.timeout(UPDATE_SECONDS):
             gradient = self._training.forward_backward(rows, self._own.loss_fn, self._own.loss_config or None)
-            step = self._training.optim_step(update.adam)
+            step = self._training.optim_step(adam)
             output = await gradient
             output.metrics.update((await step).metrics or {})
         return output
@@ -177,8 +169,8 @@ class Adapters:
                 self._torn = True
                 self._close()
                 await self._open()
-                for update in self._since:
-                    await self._update(update)
+                for rows, adam in self._since:
+                    await self._update(rows, adam)
                 await self._refresh()
                 self._torn = False
 

@@ -20,7 +20,7 @@ from orl_rollout.run_folder.metrics_log import with_common_names
 from orl_rollout.training.rows import Row, trained_ids
 from tinker import AdamParams, Datum, ForwardBackwardOutput, ModelInput, SampledSequence, SamplingParams
 
-from orl_tinker.adapters import Adapters, Update
+from orl_tinker.adapters import Adapters
 from orl_tinker.options import own_options
 from orl_tinker.resume import Saved, write_checkpoint
 
@@ -110,7 +110,7 @@ class TinkerPolicy:
         if not rows:
             return {}
         ids, adam = trained_ids(rows), self._adam(step)
-        trained = await self._adapters.update(Update([tinker_datum(row, ids) for row in rows], adam))
+        trained = await self._adapters.update([tinker_datum(row, ids) for row in rows], adam)
         difference = difference_of(rows, trained)
         return {
             **with_common_names(trained.metrics, NAMES),
