@@ -78,16 +78,15 @@ def value_of(argv: Sequence[str], name: str) -> str | None:
     return last
 
 
-def number(value: str | None, name: str) -> int | None:
-    """Return the whole number that the option `name` has as its `value`; None stays None.
+def number(argv: Sequence[str], name: str, default: int = 1) -> int:
+    """Return the whole number that the option `name` has; `default` if it is not given, or 0.
 
     Raises:
         ConfigError: it is no whole number.
     """
-    if value is None:
-        return None
+    value = value_of(argv, name)
     try:
-        return int(value)
+        return int(value or 0) or default
     except ValueError:
         raise ConfigError(f"{name} {value}: expected a whole number") from None
 

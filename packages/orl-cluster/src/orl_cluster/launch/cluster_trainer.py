@@ -110,7 +110,7 @@ class ClusterTrainer(Struct, frozen=True, kw_only=True):
                 f"`patience` and {STALL_MARGIN:g} together: it would end a healthy run. Set it to {least:g} or more"
             )
         words = merge({}, config.trainer.own_flags, extra)
-        return with_context(config, number(value_of(words, CONTEXT_PARALLEL), CONTEXT_PARALLEL) or 1)
+        return with_context(config, number(words, CONTEXT_PARALLEL))
 
     def plan(self, run: Run) -> Plan:
         """Return the command that `train` would run, for a shell."""

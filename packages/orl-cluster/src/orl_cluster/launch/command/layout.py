@@ -45,7 +45,7 @@ class Layout(Struct, frozen=True, kw_only=True):
 def splits_of(run: Run) -> int:
     """Return the number of GPUs over which the user's context and pipeline parallelism split a sequence and a model."""
     words = merge({}, run.config.trainer.own_flags, run.extra)
-    return math.prod(number(value_of(words, name), name) or 1 for name in (CONTEXT_PARALLEL, PIPELINE_PARALLEL))
+    return math.prod(number(words, name) for name in (CONTEXT_PARALLEL, PIPELINE_PARALLEL))
 
 
 class LaunchRequest(Struct, frozen=True, kw_only=True):
@@ -100,12 +100,17 @@ class LaunchRequest(Struct, frozen=True, kw_only=True):
         """
         return estimator_named(self.value(OPTION) or self.trainer.advantage_estimator or "")
 
+    @property
+    def words(self) -> list[str]:
+        """The user's own options of the trainer: those in the file, then those after `--`."""
+        return merge({}, self.trainer.own_flags, self.run.extra)
+
     def value(self, name: str) -> str | None:
         """Return the user's own value of the trainer's option `name`: after `--`, else in the file; "" for a switch.
 
         A flag that the file takes away (false, null) counts as not given.
         """
-        return value_of(merge({}, self.trainer.own_flags, self.run.extra), name)
+        return value_of(self.words, name)
 
 
 def layout_of(

@@ -64,7 +64,7 @@ def estimate(argv: Sequence[str], layout: Layout, gpus: Sequence[Gpu]) -> Memory
     if estimator_named(value_of(argv, OPTION) or "grpo").critic:
         remarks.append("PPO's critic is not in the estimate: it needs as much as training, on its own GPUs or in turn")
     sizes = sizes_of(argv, layout)
-    rollouts = _number(argv, "--rollout-batch-size") * _number(argv, "--n-samples-per-prompt")
+    rollouts = number(argv, "--rollout-batch-size") * number(argv, "--n-samples-per-prompt")
     engines, one = max(1, layout.rollout // sizes.engine), engine_memory(shape, sizes)
     room = -(-rollouts // engines)
     if gpus:
@@ -93,30 +93,26 @@ def sizes_of(argv: Sequence[str], layout: Layout) -> Sizes:
     )
     recompute = value_of(argv, "--gradient-checkpointing" if sharded else "--recompute-granularity")
     megatron = MEGATRON if value_of(argv, "--no-bias-swiglu-fusion") is None else UNFUSED_MLP
-    tensor = 1 if sharded else _number(argv, TENSOR_PARALLEL)
-    experts = _number(argv, "--expert-model-parallel-size") * _number(argv, "--expert-tensor-parallel-size", tensor)
+    tensor = 1 if sharded else number(argv, TENSOR_PARALLEL)
+    experts = number(argv, "--expert-model-parallel-size") * number(argv, "--expert-tensor-parallel-size", tensor)
     return Sizes(
         precision=FSDP if sharded else megatron,
-        context=_number(argv, CONTEXT),
-        tokens=_number(argv, PER_GPU) if packed else 0,
-        rows=1 if packed else _number(argv, "--micro-batch-size"),
-        split=_number(argv, CONTEXT_PARALLEL),
+        context=number(argv, CONTEXT),
+        tokens=number(argv, PER_GPU) if packed else 0,
+        rows=1 if packed else number(argv, "--micro-batch-size"),
+        split=number(argv, CONTEXT_PARALLEL),
         gpus=layout.actor * layout.nodes,
         tensor=tensor,
-        pipeline=_number(argv, PIPELINE_PARALLEL),
+        pipeline=number(argv, PIPELINE_PARALLEL),
         expert=experts,
         sharded=sharded,
         sequence=value_of(argv, SEQUENCE_PARALLEL) is not None,
         recompute=recompute in ("", "full"),
-        lora_rank=_number(argv, LORA, 0),
+        lora_rank=number(argv, LORA, 0),
         offloaded=value_of(argv, "--fsdp-cpu-offload" if sharded else "--optimizer-cpu-offload") is not None,
-        engine=_number(argv, ENGINE_GPUS),
+        engine=number(argv, ENGINE_GPUS),
         value_bytes=1 if (value_of(argv, "--sglang-kv-cache-dtype") or "").startswith("fp8") else 2,
     )
-
-
-def _number(argv: Sequence[str], name: str, default: int = 1) -> int:
-    return number(value_of(argv, name), name) or default
 
 
 def _changes(argv: Sequence[str], sizes: Sizes, layout: Layout) -> Changes:

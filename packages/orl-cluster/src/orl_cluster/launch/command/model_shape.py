@@ -52,9 +52,9 @@ def model_shape(
 
 def is_mixture(request: LaunchRequest, shape: Sequence[str]) -> bool:
     """Tell whether the model has experts: by the options of its `shape`, else by its config.json, if that is here."""
-    experts = request.value(EXPERTS) or value_of(shape, EXPERTS)
-    if experts or shape:
-        return (number(experts, EXPERTS) or 0) > 1
+    words = [*shape, *request.words]
+    if shape or value_of(words, EXPERTS):
+        return number(words, EXPERTS) > 1
     with suppress(ConfigError):
         return experts_of(config_of(absolute(request.trainer.model or MODEL)))[0] > 1
     return False

@@ -7,6 +7,7 @@ replaces the value given here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -222,14 +223,10 @@ def _rollouts(request: LaunchRequest) -> Options:
 
 def batch_size(request: LaunchRequest) -> int:
     """Return the number of rollouts of an update: as given, else those of a step, divided by its updates."""
-
-    def size(name: str, ours: int | None) -> int:
-        return number(request.value(name), name) or ours or 1
-
-    trainer = request.trainer
-    groups = size("--rollout-batch-size", trainer.rollout_batch_size)
-    members = size("--n-samples-per-prompt", trainer.n_samples)
-    return size("--global-batch-size", groups * members // size("--num-steps-per-rollout", 1))
+    trainer, words = request.trainer, request.words
+    groups = number(words, "--rollout-batch-size", trainer.rollout_batch_size or 1)
+    members = number(words, "--n-samples-per-prompt", trainer.n_samples or 1)
+    return number(words, "--global-batch-size", groups * members // number(words, "--num-steps-per-rollout"))
 
 
 def _learning(request: LaunchRequest) -> Options:
@@ -268,7 +265,7 @@ def megatron(request: LaunchRequest, *, replayed: bool) -> Options:
     A mixture's routing is `replayed`, see `replays`. Megatron asks for sequence parallelism if tensor parallelism
     splits a mixture.
     """
-    tensor = number(request.value(TENSOR_PARALLEL), TENSOR_PARALLEL) or request.layout.tensor_parallel
+    tensor = number(request.words, TENSOR_PARALLEL, request.layout.tensor_parallel)
     return {
         TENSOR_PARALLEL: request.layout.tensor_parallel,
         PIPELINE_PARALLEL: 1,
@@ -319,12 +316,8 @@ def _tracking(request: LaunchRequest) -> Options:
 
 def _check_batch(argv: Sequence[str], gpus: int) -> None:
     """Check that an update has a rollout for each data-parallel rank of Megatron."""
-
-    def size(name: str) -> int:
-        return number(value_of(argv, name), name) or 1
-
-    batch = size("--global-batch-size")
-    ranks = gpus // (size(TENSOR_PARALLEL) * size(PIPELINE_PARALLEL) * size(CONTEXT_PARALLEL))
+    batch = number(argv, "--global-batch-size")
+    ranks = gpus // math.prod(number(argv, name) for name in (TENSOR_PARALLEL, PIPELINE_PARALLEL, CONTEXT_PARALLEL))
     if value_of(argv, TENSOR_PARALLEL) and batch < ranks:
         raise ConfigError(
             f"--global-batch-size {batch}: a step trains fewer rollouts than the {ranks} data-parallel ranks of "

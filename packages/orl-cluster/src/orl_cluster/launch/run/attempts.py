@@ -26,7 +26,7 @@ from orl_rollout.run_folder.contract import CHECKPOINT, Run
 from orl_rollout.run_folder.record import Recovery, add_recovery
 from orl_rollout.run_folder.summary import BROKE_OFF, Summary, SummaryFile
 
-from orl_cluster.launch.argv import names_in, option_name, split_options, value_of, without
+from orl_cluster.launch.argv import names_in, number, option_name, split_options, value_of, without
 from orl_cluster.launch.command.command import Command, custom_config, environment_of, required_env, write_eval_sets
 from orl_cluster.launch.command.layout import LaunchRequest
 from orl_cluster.launch.command.trainer_defaults import critic_folder
@@ -65,7 +65,7 @@ def next_change(
 
     `own` are the options that the user gave by the trainer's own names, `changes` the changes up to now.
     """
-    context, tokens, parallel = (int(value_of(argv, name) or 1) for name in (CONTEXT, PER_GPU, CONTEXT_PARALLEL))
+    context, tokens, parallel = (number(argv, name) for name in (CONTEXT, PER_GPU, CONTEXT_PARALLEL))
     training = (CONTEXT, PER_GPU) if context > tokens * parallel else (PER_GPU, CONTEXT)
     engines = sum(change.option == ENGINE_SHARE for change in changes)
     rounds = {ENGINE_SHARE: engines, **dict.fromkeys(training, (len(changes) - engines) // 2)}
@@ -96,8 +96,8 @@ def changed(argv: Sequence[str], changes: Sequence[Change]) -> list[str]:
 
 def saved_step(folder: Path) -> tuple[int, int] | None:
     """Return number and time, in ns, of the newest checkpoint in `folder`; None if there is none."""
-    number = trained_number(folder)
-    return None if number is None else (number, (folder / CHECKPOINT_TRACKER).stat().st_mtime_ns)
+    step = trained_number(folder)
+    return None if step is None else (step, (folder / CHECKPOINT_TRACKER).stat().st_mtime_ns)
 
 
 def going_on(run: Run, save: Path) -> Run:
