@@ -13,7 +13,7 @@ import secrets
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import msgspec
 from aiohttp import web
@@ -247,9 +247,7 @@ async def recording(config: RunConfig, folder: Path, address: GatewayAddress) ->
     try:
         check_renderer(config, state.renderer)
         write_config(folder, config)
-        journal = state.journal
-        if journal is None:
-            raise OrlError("sessions need a folder to be recorded in")
+        journal = cast("Journal", state.journal)  # it has a folder
         tokens, timeouts = config.context_tokens, Timeouts(retry=config.rollout.patience)
         async with (
             RecognisedEngine(address.engine, context_tokens=tokens, timeouts=timeouts) as engine,
