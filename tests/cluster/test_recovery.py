@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from orl_cluster.launch.argv import value_of
-from orl_cluster.launch.options import CONTEXT, CONTEXT_PARALLEL, ENGINE_SHARE, PER_GPU
+from orl_cluster.launch.options import CONTEXT, CONTEXT_PARALLEL, ENGINE_SHARE, PER_GPU, value_of
 from orl_cluster.launch.run.attempts import Change, changed, going_on, next_change, saved_step
 from orl_cluster.launch.run.process import failure_of
 from orl_core.config import EnvironmentConfig, RunConfig, TrainerConfig

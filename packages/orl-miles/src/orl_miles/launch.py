@@ -14,14 +14,13 @@ from typing import Literal
 from urllib.request import getproxies_environment
 
 from orl_cluster.launch import cluster_trainer
-from orl_cluster.launch.argv import Options
 from orl_cluster.launch.command import trainer_defaults
 from orl_cluster.launch.command.command import Command
 from orl_cluster.launch.command.layout import LaunchRequest
 from orl_cluster.launch.command.model_shape import model_shape
 from orl_cluster.launch.command.trainer_defaults import SUCCESSORS, UNREPLAYED, batch_size, critic_load
 from orl_cluster.launch.machine.installation import Installation
-from orl_cluster.launch.options import CONTEXT_PARALLEL, LORA, REPLAY, RUN_NAME, cluster_of
+from orl_cluster.launch.options import CONTEXT_PARALLEL, LORA, REPLAY, RUN_NAME, Options, cluster_of
 from orl_core import ConfigError, TrainerConfig
 from orl_core.estimators import OPTION
 from orl_rollout.run_folder.contract import Run

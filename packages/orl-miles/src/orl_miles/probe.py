@@ -13,8 +13,8 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from msgspec import structs
-from orl_cluster.launch.argv import value_of
 from orl_cluster.launch.machine import probe
+from orl_cluster.launch.options import value_of
 from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER, conversion_of
 
 FLASH = ("flash_attention_2", "flash_attention_3")  # the builds that are looked for; the first is miles' default

@@ -11,14 +11,13 @@ from typing import Any
 
 import msgspec
 from orl_cluster.launch import cluster_trainer
-from orl_cluster.launch.argv import Options, value_of
 from orl_cluster.launch.command import trainer_defaults
 from orl_cluster.launch.command.command import Command
 from orl_cluster.launch.command.layout import LaunchRequest
 from orl_cluster.launch.command.model_shape import model_shape
 from orl_cluster.launch.command.trainer_defaults import critic_folder, critic_load
 from orl_cluster.launch.machine.installation import Installation
-from orl_cluster.launch.options import PARTIAL
+from orl_cluster.launch.options import PARTIAL, Options, value_of
 from orl_core import ConfigError, TrainerConfig
 from orl_core.config.yaml import read
 from orl_core.estimators import ESTIMATORS, OPTION

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import structs
-from orl_cluster.launch.argv import value_of
 from orl_cluster.launch.machine import probe
+from orl_cluster.launch.options import value_of
 from orl_core.errors import OrlError, boundary
 from orl_core.estimators import OPTION, estimator_named
 from orl_core.names import download_of

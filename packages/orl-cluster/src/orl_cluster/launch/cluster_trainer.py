@@ -25,7 +25,6 @@ from orl_rollout.tasks.file import metadata_in, task_in
 
 from orl_cluster.context import with_context
 from orl_cluster.launch import convert
-from orl_cluster.launch.argv import merge, number, shell_text, value_of, without
 from orl_cluster.launch.command.command import Command, custom_config, environment_of, required_env
 from orl_cluster.launch.command.layout import LaunchRequest, layout_of, splits_of
 from orl_cluster.launch.command.memory import estimate
@@ -49,6 +48,11 @@ from orl_cluster.launch.options import (
     CheckoutOptions,
     ClusterOptions,
     cluster_of,
+    merge,
+    number,
+    shell_text,
+    value_of,
+    without,
 )
 from orl_cluster.launch.run.attempts import run_to_end
 

@@ -20,11 +20,10 @@ from orl_rollout.run_folder.checkpoint import Checkpoint, Format, checkpoint_in,
 from orl_rollout.run_folder.config_file import read_object
 from orl_rollout.run_folder.contract import Conversion, Plan
 
-from orl_cluster.launch.argv import Options, merge, names_in, shell_text
 from orl_cluster.launch.command.trainer_defaults import ONE_QUEUE, check_words
 from orl_cluster.launch.machine.installation import Installation, find_installation
 from orl_cluster.launch.machine.ray_cluster import environment_for
-from orl_cluster.launch.options import cluster_of
+from orl_cluster.launch.options import Options, cluster_of, merge, names_in, shell_text
 from orl_cluster.launch.run import process
 
 ShapeOf = Callable[[Installation, TrainerConfig], list[str]]

@@ -14,7 +14,7 @@ from orl_core.errors import ConfigError
 from orl_rollout.memory import config_of
 from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER, checkpoint_in, lasting_name, trained_number
 
-from orl_cluster.launch.argv import names_in, value_of
+from orl_cluster.launch.options import names_in, value_of
 
 # Beginnings of options, by what they make differ: the numbers that engines and training compute with; the weights that
 # a rollout comes from and those that train on it; the weights that engines and training begin with, or get later.

@@ -14,9 +14,19 @@ from orl_core.estimators import OPTION, Estimator, estimator_named
 from orl_rollout.run_folder.contract import CHECKPOINT, Run
 from orl_rollout.run_folder.tracking import Tracking
 
-from orl_cluster.launch.argv import merge, names_in, number, option_name, value_of
 from orl_cluster.launch.machine.installation import Installation
-from orl_cluster.launch.options import CONTEXT_PARALLEL, DEFAULTS, PIPELINE_PARALLEL, ClusterOptions, cluster_of
+from orl_cluster.launch.options import (
+    CONTEXT_PARALLEL,
+    DEFAULTS,
+    PIPELINE_PARALLEL,
+    ClusterOptions,
+    cluster_of,
+    merge,
+    names_in,
+    number,
+    option_name,
+    value_of,
+)
 
 GPUS, TENSOR_PARALLEL = 4, 4
 

@@ -30,7 +30,6 @@ from orl_rollout.memory import (
     training_memory,
 )
 
-from orl_cluster.launch.argv import number, value_of
 from orl_cluster.launch.command.layout import Layout
 from orl_cluster.launch.options import (
     CONTEXT,
@@ -42,6 +41,8 @@ from orl_cluster.launch.options import (
     PIPELINE_PARALLEL,
     SEQUENCE_PARALLEL,
     TENSOR_PARALLEL,
+    number,
+    value_of,
 )
 
 LEAST_TOKENS = 1024  # the shortest context that is proposed

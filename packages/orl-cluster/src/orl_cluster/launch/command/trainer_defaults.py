@@ -16,7 +16,6 @@ from orl_core.estimators import OPTION
 from orl_rollout.edge.secrets import refuse_in_words
 from orl_rollout.run_folder.checkpoint import trained_number
 
-from orl_cluster.launch.argv import Options, merge, number, option_name, value_of, without
 from orl_cluster.launch.command.command import eval_options
 from orl_cluster.launch.command.engine_weights import comparable_at_start
 from orl_cluster.launch.command.layout import LaunchRequest
@@ -39,6 +38,12 @@ from orl_cluster.launch.options import (
     RUN_NAME,
     SEQUENCE_PARALLEL,
     TENSOR_PARALLEL,
+    Options,
+    merge,
+    number,
+    option_name,
+    value_of,
+    without,
 )
 
 MODEL = "Qwen/Qwen3-30B-A3B"

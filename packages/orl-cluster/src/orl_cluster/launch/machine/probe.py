@@ -32,8 +32,7 @@ from orl_rollout.results.outcome import load_reward
 from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER, checkpoint_in, conversion_of
 from orl_rollout.runtime.runtime import load_player
 
-from orl_cluster.launch.argv import names_in, value_of
-from orl_cluster.launch.options import CUSTOM_CONFIG, REPLAY, ROUTER
+from orl_cluster.launch.options import CUSTOM_CONFIG, REPLAY, ROUTER, names_in, value_of
 
 FORWARDS = "routing is forwarded"  # a feature: the router hands the request for it to the engine
 DROPS = (

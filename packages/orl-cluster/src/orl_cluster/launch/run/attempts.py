@@ -26,12 +26,23 @@ from orl_rollout.run_folder.contract import CHECKPOINT, Run
 from orl_rollout.run_folder.record import Recovery, add_recovery
 from orl_rollout.run_folder.summary import BROKE_OFF, Summary, SummaryFile
 
-from orl_cluster.launch.argv import names_in, number, option_name, split_options, value_of, without
 from orl_cluster.launch.command.command import Command, custom_config, environment_of, required_env, write_eval_sets
 from orl_cluster.launch.command.layout import LaunchRequest
 from orl_cluster.launch.command.trainer_defaults import critic_folder
 from orl_cluster.launch.machine.ray_cluster import ray_cluster
-from orl_cluster.launch.options import CHECK, CONTEXT, CONTEXT_PARALLEL, ENGINE_SHARE, PER_GPU
+from orl_cluster.launch.options import (
+    CHECK,
+    CONTEXT,
+    CONTEXT_PARALLEL,
+    ENGINE_SHARE,
+    PER_GPU,
+    names_in,
+    number,
+    option_name,
+    split_options,
+    value_of,
+    without,
+)
 from orl_cluster.launch.run import process
 from orl_cluster.launch.run.process import Failure, Watch
 from orl_cluster.launch.run.trainer_log import followed
