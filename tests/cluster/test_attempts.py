@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from orl_cluster.launch.command.command import Command
-from orl_cluster.launch.command.layout import LaunchRequest, Layout
+from orl_cluster.launch.command.command import Command, LaunchRequest, Layout
 from orl_cluster.launch.machine.installation import Installation
 from orl_cluster.launch.machine.probe import Findings
 from orl_cluster.launch.run import attempts

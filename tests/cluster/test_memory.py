@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from orl_cluster.launch.command.layout import Layout
+from orl_cluster.launch.command.command import Layout
 from orl_cluster.launch.command.memory import estimate, sizes_of
 from orl_core.errors import ConfigError
 from orl_rollout.gpus import Gpu

@@ -15,8 +15,7 @@ from urllib.request import getproxies_environment
 
 from orl_cluster.launch import cluster_trainer
 from orl_cluster.launch.command import trainer_defaults
-from orl_cluster.launch.command.command import Command
-from orl_cluster.launch.command.layout import LaunchRequest
+from orl_cluster.launch.command.command import Command, LaunchRequest
 from orl_cluster.launch.command.model_shape import model_shape
 from orl_cluster.launch.command.trainer_defaults import SUCCESSORS, UNREPLAYED, batch_size, critic_load
 from orl_cluster.launch.machine.installation import Installation

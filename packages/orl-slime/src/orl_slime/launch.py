@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 from orl_cluster.launch import cluster_trainer
 from orl_cluster.launch.command import trainer_defaults
-from orl_cluster.launch.command.command import Command
-from orl_cluster.launch.command.layout import LaunchRequest
+from orl_cluster.launch.command.command import Command, LaunchRequest
 from orl_cluster.launch.command.model_shape import model_shape
 from orl_cluster.launch.command.trainer_defaults import critic_folder, critic_load
 from orl_cluster.launch.machine.installation import Installation

@@ -25,8 +25,15 @@ from orl_rollout.tasks.file import metadata_in, task_in
 
 from orl_cluster.context import with_context
 from orl_cluster.launch import convert
-from orl_cluster.launch.command.command import Command, custom_config, environment_of, required_env
-from orl_cluster.launch.command.layout import LaunchRequest, layout_of, splits_of
+from orl_cluster.launch.command.command import (
+    Command,
+    LaunchRequest,
+    custom_config,
+    environment_of,
+    layout_of,
+    required_env,
+    splits_of,
+)
 from orl_cluster.launch.command.memory import estimate
 from orl_cluster.launch.command.model_shape import is_mixture
 from orl_cluster.launch.command.trainer_defaults import MODEL, SUCCESSORS

@@ -30,7 +30,7 @@ from orl_rollout.memory import (
     training_memory,
 )
 
-from orl_cluster.launch.command.layout import Layout
+from orl_cluster.launch.command.command import Layout
 from orl_cluster.launch.options import (
     CONTEXT,
     CONTEXT_PARALLEL,

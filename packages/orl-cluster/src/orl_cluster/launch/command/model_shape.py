@@ -12,7 +12,7 @@ from orl_core.text import did_you_mean
 from orl_rollout.edge import children
 from orl_rollout.memory import config_of, experts_of
 
-from orl_cluster.launch.command.layout import LaunchRequest
+from orl_cluster.launch.command.command import LaunchRequest
 from orl_cluster.launch.command.trainer_defaults import MODEL, absolute
 from orl_cluster.launch.machine.installation import Installation
 from orl_cluster.launch.options import cluster_of, number, value_of

@@ -16,9 +16,8 @@ from orl_core.estimators import OPTION
 from orl_rollout.edge.secrets import refuse_in_words
 from orl_rollout.run_folder.checkpoint import trained_number
 
-from orl_cluster.launch.command.command import eval_options
+from orl_cluster.launch.command.command import LaunchRequest, eval_options
 from orl_cluster.launch.command.engine_weights import comparable_at_start
-from orl_cluster.launch.command.layout import LaunchRequest
 from orl_cluster.launch.machine.probe import DROPS, FORWARDS
 from orl_cluster.launch.options import (
     CHECK,

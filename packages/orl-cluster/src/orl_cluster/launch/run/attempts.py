@@ -26,8 +26,14 @@ from orl_rollout.run_folder.contract import CHECKPOINT, Run
 from orl_rollout.run_folder.record import Recovery, add_recovery
 from orl_rollout.run_folder.summary import BROKE_OFF, Summary, SummaryFile
 
-from orl_cluster.launch.command.command import Command, custom_config, environment_of, required_env, write_eval_sets
-from orl_cluster.launch.command.layout import LaunchRequest
+from orl_cluster.launch.command.command import (
+    Command,
+    LaunchRequest,
+    custom_config,
+    environment_of,
+    required_env,
+    write_eval_sets,
+)
 from orl_cluster.launch.command.trainer_defaults import critic_folder
 from orl_cluster.launch.machine.ray_cluster import ray_cluster
 from orl_cluster.launch.options import (
