@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from orl_cluster.hooks.trainer_hooks import staleness_of
-from orl_cluster.launch.run.trainer_log import NAMES, followed, updates_in
+from orl_cluster.launch.run.process import NAMES, followed, updates_in
 from orl_core.config import TrainerConfig
 from orl_rollout.run_folder import metrics_log
 from orl_rollout.run_folder.judges import DIFFERENCE, WINDOW, fault_in

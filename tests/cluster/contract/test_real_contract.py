@@ -259,7 +259,7 @@ def test_save_interval_counts_rollouts(inside: Inside):
     assert [batch + 1 for batch in range(10) if saves(batch, 3, None, 10)] == [3, 6, 9, 10]
 
 
-# Files of a trainer that print the lines and the names that `orl_cluster.launch.run.trainer_log` reads.
+# Files of a trainer that print the lines and the names that `orl_cluster.launch.run.process` reads.
 PRINTERS = {
     "slime": (
         *("backends/megatron_utils/model.py", "backends/megatron_utils/loss.py"),

@@ -50,8 +50,7 @@ from orl_cluster.launch.options import (
     without,
 )
 from orl_cluster.launch.run import process
-from orl_cluster.launch.run.process import Failure, Watch
-from orl_cluster.launch.run.trainer_log import followed
+from orl_cluster.launch.run.process import Failure, Watch, followed
 
 logger = logger_of("orl")
 UNEQUAL_WEIGHTS = (
