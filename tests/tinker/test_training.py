@@ -11,7 +11,7 @@ from msgspec import structs
 from orl_core.config import RunConfig
 from orl_core.errors import ConfigError
 from orl_core.trajectory import StopReason
-from orl_launcher.checkpoints import paths_of
+from orl_launcher.configuration import paths_of
 from orl_rollout.run_folder.checkpoint import checkpoint_in
 from orl_rollout.run_folder.contract import Run
 from orl_tinker.options import TinkerOptions, check_options

@@ -14,8 +14,7 @@ from orl_rollout.training.resume import check_order
 
 from orl_tinker.adapters import KEY, Adapters, has_key
 from orl_tinker.options import DEFAULTS, own_options
-from orl_tinker.policy import TinkerPolicy
-from orl_tinker.resume import Saved, order_of, saved_in
+from orl_tinker.policy import Saved, TinkerPolicy, order_of, saved_in
 
 PACKAGES = ("tinker", "openreward", "orl-core", "orl-rollout", "orl-tinker")
 
