@@ -16,12 +16,11 @@ from msgspec import structs
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from orl_core.messages import ToolCall
-from orl_gateway.dialects import conversation
+from orl_gateway.dialects import exchange
 from orl_gateway.dialects.anthropic import ANTHROPIC
 from orl_gateway.dialects.chat import CHAT
 from orl_gateway.dialects.client_api import ClientApi
-from orl_gateway.dialects.conversation import History
-from orl_gateway.dialects.exchange import ModelRequest, Reply, RequestRefused, SentCall
+from orl_gateway.dialects.exchange import History, ModelRequest, Reply, RequestRefused, SentCall
 from orl_gateway.dialects.responses import RESPONSES
 from pydantic import TypeAdapter
 
@@ -219,7 +218,7 @@ def test_memory_of_requests_changes_nothing(api: ClientApi, bodies: list[Any], r
     names = {"responses": ("input", "instructions"), "anthropic": ("messages", "system")}
     messages, system = names.get(api.name, ("messages", "user"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(conversation, "REMEMBERED", remembered)
+        patch.setattr(exchange, "REMEMBERED", remembered)
         for conversed, text, first, separators in (*bodies, *bodies):
             fields = {system: text, messages: conversed, "model": "m"}
             fields = fields if first else dict(reversed(fields.items()))

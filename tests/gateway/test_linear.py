@@ -14,7 +14,7 @@ from orl_core.messages import ToolSpec
 from orl_core.render import Renderer
 from orl_core.trajectory import RolloutSpec
 from orl_gateway import Episode
-from orl_gateway.dialects.conversation import Conversation
+from orl_gateway.dialects.exchange import Conversation
 from orl_gateway.episode import tree
 from orl_rollout.recognised_engine import RecognisedEngine
 from orl_testing import ScriptedSession, SglangServer

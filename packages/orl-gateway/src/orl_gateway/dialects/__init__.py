@@ -1,10 +1,9 @@
 """Dialects: the APIs that agents speak, as pure functions from the wire and to it.
 
-exchange      ModelRequest, Reply, RequestRefused: what a request and its reply are
-conversation  messages in the form of ModelRequest, and the memory of what an episode's client sent before
-client_api    ClientApi: the functions of one API, and what all of them share
-openai        shared by OpenAI's two APIs
-chat          Chat Completions
-responses     Responses
-anthropic     Messages
+exchange    what a request and its reply are, and the memory of what an episode's client sent before
+client_api  ClientApi: the functions of one API, and what all of them share
+openai      shared by OpenAI's two APIs
+chat        Chat Completions
+responses   Responses
+anthropic   Messages
 """

@@ -21,8 +21,7 @@ from orl_gateway.dialects.client_api import (
     read_field,
     text_blocks,
 )
-from orl_gateway.dialects.conversation import Conversation, History
-from orl_gateway.dialects.exchange import ModelRequest, Reply, RequestRefused, unsupported
+from orl_gateway.dialects.exchange import Conversation, History, ModelRequest, Reply, RequestRefused, unsupported
 from orl_gateway.dialects.openai import KEEPALIVE, OpenAIFields, error, function_tool
 
 _ENDINGS = {"stop": "stop", "calls": "tool_calls", "length": "length", "stop_sequence": "stop"}

@@ -17,8 +17,7 @@ from msgspec.json import Decoder
 from orl_core.errors import boundary
 from orl_core.messages import TextBlock
 
-from orl_gateway.dialects.conversation import History
-from orl_gateway.dialects.exchange import LEAVE_OUT, ModelRequest, Reply, RequestRefused, unsupported
+from orl_gateway.dialects.exchange import LEAVE_OUT, History, ModelRequest, Reply, RequestRefused, unsupported
 
 T = TypeVar("T")
 F = TypeVar("F", bound="Fields")

@@ -1,14 +1,17 @@
 """ModelRequest, Reply and RequestRefused: a request of an agent and its reply, free of any client's format.
 
 The readers and writers of each API convert it. The module knows no token ids, no tree and no HTTP.
+
+Clients send their whole history with each request. A message that begins like an earlier request is not read again (law
+L5): `History` is a trie of the messages as the client wrote them, and each of its points has what was read up to there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
-from msgspec import Struct, field
+from msgspec import Raw, Struct, field, structs
 from orl_core.errors import OrlError
 from orl_core.messages import Message, TextBlock, ToolCall, ToolResult, ToolSpec
 
@@ -155,3 +158,157 @@ class Reply(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def call_ids(self) -> tuple[str, ...]:
         """Return the ids of its calls."""
         return tuple(sent.id for sent in self.calls)
+
+
+REMEMBERED = 1 << 25  # bytes of messages, after which the memory of an episode is cleared
+# What the providers say of calls without a result. Clients look for these words.
+_UNANSWERED = {
+    "chat": "The following tool_call_ids did not have response messages",
+    "responses": "No tool output found for function call",
+    "anthropic": "`tool_use` ids were found without `tool_result` blocks immediately after",
+}
+_ONE_RESULT = "Each call must have a single result: send it, or leave the call out."
+
+
+class Conversation:
+    """Collects the messages of a request in the form of ModelRequest. `last` is the last one, or None.
+
+    `sampled` are the ids that the model gave to calls, by those that the client was sent.
+
+    System messages at the beginning become one; a later one is shown as a user's, because chat templates have no place
+    for it. User messages in a row become one, and so do assistant messages: an action is whole.
+    """
+
+    def __init__(self, last: Link | None, sampled: Mapping[str, str]) -> None:
+        self.last = last
+        self._sampled = sampled
+
+    def system(self, blocks: Sequence[TextBlock]) -> None:
+        """Add a system or developer message."""
+        if self.last is None or self.last.message.role == "system":
+            text = "\n\n".join(block.text for block in blocks)
+            self._join(Message(role="system", content=(TextBlock(text=text),) if text else ()), "\n\n")
+        else:
+            self.user(blocks)
+
+    def user(self, blocks: Sequence[TextBlock]) -> None:
+        """Add a user message."""
+        self._join(Message(role="user", content=tuple(blocks)), "\n")
+
+    def assistant(
+        self,
+        blocks: Sequence[TextBlock] = (),
+        *,
+        reasoning: str = "",
+        calls: Sequence[tuple[str, str, dict[str, Any]]] = (),
+    ) -> None:
+        """Add what the model said. A call is its id, the tool's name and its arguments."""
+        ids = tuple(id_ for id_, _, _ in calls)
+        for index, id_ in enumerate(ids):
+            if id_ in ids[:index] or self._knows(id_):
+                raise RequestRefused(f"two calls of the conversation have the id `{id_}`")
+        actions = tuple(
+            ToolCall(name=name, arguments=arguments, id=self._sampled.get(id_, "")) for id_, name, arguments in calls
+        )
+        self._join(Message(role="assistant", content=tuple(blocks), reasoning=reasoning, calls=actions), "\n", ids)
+
+    def result(self, id_: str, blocks: Sequence[TextBlock]) -> None:
+        """Add the result of the call `id_`, among the results before it in the order of the calls."""
+        waiting: Mapping[str, tuple[int, str]] = self.last.waiting if self.last else {}
+        if id_ not in waiting and self._knows(id_):
+            raise RequestRefused(f"two tool results answer the call `{id_}`. {_ONE_RESULT}")
+        if id_ not in waiting:
+            raise RequestRefused(f"a tool result answers the call `{id_}`, which the conversation does not have")
+        order, name = waiting[id_]
+        later: list[Link] = []
+        while self.last is not None and self.last.answers > order:
+            later.append(self.last)
+            self.last = self.last.before
+        self._add(Message(role="tool", content=tuple(blocks), name=name), answers=order)
+        for link in reversed(later):
+            self._add(link.message, answers=link.answers)
+
+    def messages(self, api: str) -> tuple[Message, ...]:
+        """Return the whole conversation; `api` names the client's API."""
+        if self.last is not None and self.last.waiting:
+            missing = ", ".join(self.last.waiting)
+            raise RequestRefused(f"{_UNANSWERED[api]}: {missing}. {_ONE_RESULT}")
+        if self.last is None or self.last.message.role == "system":
+            raise RequestRefused("the conversation has no message that the model could answer")
+        if self.last.message.role == "assistant":
+            raise unsupported("a conversation that ends with an assistant message, which the model would continue,")
+        return tuple(link.message for link in self.last.back())[::-1]
+
+    def _knows(self, id_: str) -> bool:
+        return any(id_ in link.call_ids for link in (self.last.back() if self.last else ()))
+
+    def _join(self, message: Message, separator: str, call_ids: tuple[str, ...] = ()) -> None:
+        """Add a message, to the one before if both have one role."""
+        last = self.last
+        if last is not None and last.message.role == message.role:
+            before, call_ids = last.message, (*last.call_ids, *call_ids)
+            text = separator.join(part for part in (before.text, message.text) if part)
+            message = structs.replace(
+                before,
+                content=(TextBlock(text=text),) if text else (),
+                reasoning="\n".join(part for part in (before.reasoning, message.reasoning) if part),
+                calls=(*before.calls, *message.calls),
+            )
+            self.last = last.before
+        self._add(message, call_ids)
+
+    def _add(self, message: Message, call_ids: tuple[str, ...] = (), answers: int = -1) -> None:
+        last = self.last
+        first = last.calls if last else 0
+        numbered = enumerate(zip(call_ids, message.calls, strict=False), first)
+        waiting: dict[str, tuple[int, str]] = {**last.waiting} if last else {}
+        waiting |= {id_: (place, call.name) for place, (id_, call) in numbered}
+        waiting = {id_: call for id_, call in waiting.items() if call[0] != answers}
+        calls = first + len(call_ids)
+        self.last = Link(before=last, message=message, call_ids=call_ids, calls=calls, answers=answers, waiting=waiting)
+
+
+class History:
+    """Requests of one episode that were read before. Equal bytes are not read a second time.
+
+    `replies` are by their names, each with its request, of APIs whose clients may name one, or a part of it, by its id.
+    `sampled` are the ids that the model gave to calls, by those that the client was sent.
+    `samples_forced_calls` tells that a call which a client demands is sampled like any other.
+    """
+
+    def __init__(self) -> None:
+        self.samples_forced_calls = False
+        self.replies: dict[str, tuple[ModelRequest, Reply]] = {}
+        self.sampled: dict[str, str] = {}
+        self._begun: dict[tuple[str, bytes], tuple[Any, Point]] = {}  # by API and tools, which are part of a key
+        self._held = 0
+
+    def read(
+        self,
+        api: str,
+        tools: Raw,
+        read_tools: Callable[[Raw], dict[str, Any]],
+        parts: Iterable[Raw | bytes],
+        add: Callable[[Conversation, int, bytes], None],
+    ) -> dict[str, Any]:
+        """Return the fields of ModelRequest that hold tools and conversation.
+
+        `read_tools` returns those of `tools`; `add` reads one of `parts`, given its index, into a conversation.
+        """
+        if self._held > REMEMBERED:
+            self._begun.clear()
+            self._held = 0
+        key = api, bytes(tools)
+        if key not in self._begun:
+            self._begun[key] = read_tools(tools), Point()
+            self._held += len(key[1])
+        fields, point = self._begun[key]
+        for index, part in enumerate(map(bytes, parts)):
+            later = point.after.get(part)
+            if later is None:
+                conversation = Conversation(point.last, self.sampled)
+                add(conversation, index, part)
+                later = point.after[part] = Point(part=part, before=point, last=conversation.last)
+                self._held += len(part)
+            point = later
+        return {**fields, "messages": Conversation(point.last, self.sampled).messages(api), "point": point}

@@ -36,8 +36,7 @@ from orl_rollout.loop.fair_queue import take_turn
 from orl_rollout.loop.loop import INLINE_CHARACTERS
 from orl_rollout.loop.token_buffer import TokenBuffer
 
-from orl_gateway.dialects.conversation import History
-from orl_gateway.dialects.exchange import ModelRequest, Reply, RequestRefused
+from orl_gateway.dialects.exchange import History, ModelRequest, Reply, RequestRefused
 from orl_gateway.episode.replies import reply_to
 from orl_gateway.episode.state import EpisodeState
 from orl_gateway.episode.tool_side import ToolSide
