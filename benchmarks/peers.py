@@ -28,7 +28,7 @@ from typing import Any
 import msgspec
 from orl_core.config import decode_config
 from orl_core.datum import to_data
-from orl_launcher.made_models import cached_model
+from orl_launcher.playground import cached_model
 from orl_playground.guess_number import tools
 from orl_playground.server import serving
 from orl_rollout.edge.files import cache_folder

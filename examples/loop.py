@@ -34,7 +34,7 @@ from orl_core import (
     reduce_reward,
     to_data,
 )
-from orl_launcher.made_models import cached_model
+from orl_launcher.playground import cached_model
 from orl_playground import server
 from orl_rollout import OpenRewardClient, load_tokenizer, prepare, read_tasks, rollout
 from transformers import AutoModelForCausalLM, GenerationConfig

@@ -13,7 +13,7 @@ from typing import Any
 
 from datasets import Dataset
 from orl_core.config import EnvironmentConfig, RolloutConfig, RunConfig, TrainerConfig
-from orl_launcher.made_models import cached_model
+from orl_launcher.playground import cached_model
 from orl_playground import server
 from orl_rollout import prepare, read_tasks
 from orl_trl import reward, rollout_function

@@ -85,7 +85,7 @@ PUBLIC = {
         "wire_format"
     ),
     "orl_gateway": "AgentEpisode Episode Gateway",
-    "orl_launcher.made_models": "cached_model",
+    "orl_launcher.playground": "cached_model",
     "orl_miles": "generate hooks launch",
     "orl_playground": "server",
     "orl_rollout": (

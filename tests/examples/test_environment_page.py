@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from orl_launcher import made_models
+from orl_launcher import playground
 from orl_launcher.main import main
 from orl_rollout.episodes.journal import read_journal
 from orl_rollout.run_folder.record import read_record
@@ -44,7 +44,7 @@ def test_commands_teach_and_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ORL_CACHE", str(tmp_path / "cache"))
     for name, value in (("GAMES", 40), ("STEPS", 3), ("BATCH", 4)):
-        monkeypatch.setattr(made_models, name, value)
+        monkeypatch.setattr(playground, name, value)
     Path("stones.py").write_text(CODE, encoding="utf-8")
     names: dict[str, Any] = {"__name__": "stones"}
     exec(compile(CODE, "stones.py", "exec"), names)

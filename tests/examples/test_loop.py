@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from orl_core import Datum, Renderer
-from orl_launcher.made_models import chats_of, rows_of
+from orl_launcher.playground import chats_of, rows_of
 from orl_playground.game import END, end, play
 from orl_rollout import load_tokenizer
 from orl_rollout.run_folder.contract import WarmStart

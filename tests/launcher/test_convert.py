@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from orl_core.config import load_config
 from orl_core.errors import ConfigError
-from orl_launcher.checkpoints import paths_of
 from orl_launcher.commands import convert
+from orl_launcher.configuration import paths_of
 from orl_launcher.main import main
 from orl_rollout.run_folder.checkpoint import Checkpoint, write_note
 from orl_rollout.run_folder.contract import Conversion, Plan

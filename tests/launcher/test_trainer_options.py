@@ -13,7 +13,7 @@ from orl_cluster.launch.options import cluster_of
 from orl_core.config import TrainerConfig, load_config
 from orl_core.config.fields import description_of
 from orl_core.errors import ConfigError
-from orl_launcher import cli, options, trainers
+from orl_launcher import cli, trainers
 from orl_launcher.cli import Parser
 from orl_launcher.configuration import resolve
 from orl_local.options import own_options
@@ -30,7 +30,7 @@ def help_of(*words: str) -> str:
 def test_every_shared_field_is_an_option_with_its_description() -> None:
     shown = help_of("--help")
     for field in structs.fields(TrainerConfig):
-        if field.name not in options.NO_OPTIONS:
+        if field.name not in trainers.NO_OPTIONS:
             assert f"--{field.encode_name.replace('_', '-')} " in shown
             assert description_of(field.type) in shown
     assert "--lr N" in shown
@@ -39,10 +39,10 @@ def test_every_shared_field_is_an_option_with_its_description() -> None:
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_trainer_has_options_of_its_own_and_no_others(trainer: str) -> None:
     shown, bare = help_of(trainer), help_of("--help")
-    own = {option.name for option in options.options_of(trainer)}
+    own = {option.name for option in trainers.options_of(trainer)}
     assert f"orl train {trainer} --help" in bare
     for name in TRAINERS:
-        for option in options.options_of(name):
+        for option in trainers.options_of(name):
             assert f"--{option.name} " not in bare
             assert (f"--{option.name} " in shown) == (option.name in own)
 

@@ -7,12 +7,10 @@ main             the command line, which imports one of `commands` and runs it
 commands         one module for each command
 cli              the parser that all commands share
 configuration    the configuration of a command, resolved once
-options          options that override the configuration, made of its Structs and of those of a trainer
-trainers         find the adapter of a trainer and plan a run
+trainers         find the adapter of a trainer, make its options, and plan a run
 doctor           the checks of `orl doctor`
 view             the terminal, charts, the HTML report, and the pages of `orl view`
-playground       the environments that the command brings itself
-made_models      the models of the playground, made by a warm start and cached
+playground       the environments and models that the command brings itself
 episodes         the episodes of a warm start
 """
 

@@ -1,20 +1,28 @@
-"""Trainers' adapters and the runs that they are handed. It knows no trainer.
+"""Trainers' adapters, their options, and the runs that they are handed. It knows no trainer.
 
 Adapters are found through the entry-point group `orl.trainers`. `orl train` and `orl doctor` plan a run in the same
 way: nothing is written, and no server is started.
+
+Command-line options are made of Structs: for `trainer`, for the sections of a trainer, and two budgets. They are
+described where the fields are defined, and the configuration checks the values. Trainers' own flags are not mirrored
+here, they follow `--`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points, metadata
+from itertools import groupby
 from pathlib import Path
 from typing import cast
 
-from msgspec import Struct, structs
-from orl_core.config import RunConfig, TrainerConfig
+from msgspec import Struct, inspect, structs
+from orl_core.config import RolloutConfig, RunConfig, TrainerConfig
+from orl_core.config.fields import description_of, members_of, option_of
 from orl_core.text import did_you_mean, visible
 from orl_rollout.run_folder.contract import Plan, Run, Trainer
 
@@ -24,6 +32,9 @@ from orl_launcher.playground import is_made, made_model, reachable
 GROUP = "orl.trainers"
 RUNS = Path("runs")
 WOULD_NOT_START = "it would not start on this machine"  # opens every problem of a plan
+BUDGETS = {"max-response-len": "turn_tokens", "max-context-len": "context_tokens"}  # the cookbook's names
+PLAYED = ("model", *BUDGETS)  # what a command without a trainer takes, too
+NO_OPTIONS = ("backend", "flags", "sections")  # the positional argument, what follows `--`, and the trainers' own
 
 
 def new_run(name: str | None, otherwise: str, *, planned: bool = False) -> Path:
@@ -124,3 +135,77 @@ def missing_tasks(config: RunConfig) -> str:
 def holds_out(config: RunConfig) -> bool:
     """Tell whether the run evaluates held-out tasks."""
     return any(environment.eval_splits for environment in config.environments.values())
+
+
+class Option(Struct, frozen=True):
+    """The option `--name` for the value at `path` of the configuration, of the type `kind`."""
+
+    name: str
+    path: str
+    kind: object
+
+
+def add_own(parser: cli.Parser, *, converts: bool = False) -> None:
+    """Add the options of the trainer that the first word names. What follows `--` is left to it, or to its tool."""
+    parser.elsewhere = "; the trainer comes first, and options that only it knows come after `--`"
+    here, chosen = installed(), [*parser.words, ""][0]
+    own = options_of(chosen, converts=converts) if chosen in here else ()
+    for title, options in groupby(own, lambda option: option.path.rpartition(".")[0]):
+        group = parser.add_argument_group(f"options of {chosen} (`{title}` in the file)")
+        for option in options:
+            _add(group, option)
+    parser.epilog = "\n".join([f"{parser.epilog}", *(f"  {parser.prog} {name} --help" for name in here)])
+
+
+def add_shared(parser: argparse._ActionsContainer, names: Sequence[str] = ()) -> None:  # pyright: ignore[reportPrivateUsage]
+    """Add the options that every trainer obeys, or those of them with the `names`."""
+    kinds = {field.name: field.type for field in structs.fields(RolloutConfig)}
+    budgets = [Option(option, f"rollout.{name}", kinds[name]) for option, name in BUDGETS.items()]
+    shared = {option.name: option for option in (*budgets, *_of_struct(TrainerConfig, "trainer"))}
+    for name in names or shared:
+        _add(parser, shared[name])
+
+
+def options_of(trainer: str, *, converts: bool = False) -> Iterator[Option]:
+    """Yield the options for the sections of a trainer that is installed; of a conversion alone if it `converts`."""
+    adapter = find_trainer(trainer)
+    for section, kind in adapter.sections.items():
+        for option in _of_struct(kind, f"trainer.{section}"):
+            if not converts or option.path.removeprefix("trainer.") in adapter.conversion_options:
+                yield option
+
+
+def _of_struct(kind: type[Struct], path: str) -> Iterator[Option]:
+    for field in structs.fields(kind):
+        if field.name not in NO_OPTIONS:
+            name = option_of(field.type) or field.encode_name
+            spelled = name.format(section=path.rpartition(".")[2]).replace("_", "-")
+            yield Option(spelled, f"{path}.{field.encode_name}", field.type)
+
+
+def _add(parser: argparse._ActionsContainer, option: Option) -> None:  # pyright: ignore[reportPrivateUsage]
+    members = [member.type if isinstance(member, inspect.Metadata) else member for member in members_of(option.kind)]
+    choices = [word for member in members if isinstance(member, inspect.LiteralType) for word in member.values]
+    add = partial(
+        parser.add_argument,
+        f"--{option.name}",
+        dest=option.path,
+        default=argparse.SUPPRESS,
+        help=description_of(option.kind),
+    )
+    if any(isinstance(member, inspect.BoolType) for member in members):
+        add(action="store_const", const=True)
+    elif choices:
+        add(choices=choices)
+    elif any(isinstance(member, inspect.StrType) for member in members):
+        add(metavar="TEXT")
+    else:
+        add(metavar="N", type=_number)
+
+
+def _number(text: str) -> float | str | None:
+    """Return the number that `text` spells, or None for null; any other text, which the configuration refuses."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return None if text == "null" else text

@@ -11,10 +11,8 @@ from orl_rollout.run_folder.checkpoint import WORDS, Format, default_output
 from orl_rollout.run_folder.contract import Conversion
 
 from orl_launcher import cli
-from orl_launcher.checkpoints import Found, last_in
-from orl_launcher.configuration import resolve
-from orl_launcher.options import add_own
-from orl_launcher.trainers import find_trainer, known, print_plan
+from orl_launcher.configuration import Found, last_in, resolve
+from orl_launcher.trainers import add_own, find_trainer, known, print_plan
 
 DESCRIPTION = """\
 Convert a checkpoint with the trainer's own tool: Hugging Face to Megatron, or Megatron or FSDP to Hugging Face.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from orl_launcher import cli
-from orl_launcher.options import PLAYED, add_shared
 from orl_launcher.reports import add_json, for_people, print_json
+from orl_launcher.trainers import PLAYED, add_shared
 
 DESCRIPTION = """\
 Check configuration, secrets, environments, tokenizer, first prompt, engine and trainer before a run.

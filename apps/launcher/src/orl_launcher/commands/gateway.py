@@ -19,7 +19,7 @@ from orl_rollout.run_folder.contract import GatewayAddress, GatewayServer
 
 from orl_launcher import cli, invocation
 from orl_launcher.configuration import resolve
-from orl_launcher.options import BUDGETS, add_shared
+from orl_launcher.trainers import BUDGETS, add_shared
 
 SESSIONS = "orl/gateway"  # the environment's name in the journal
 KEY = "ORL_GATEWAY_KEY"

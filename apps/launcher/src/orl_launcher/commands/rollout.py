@@ -32,11 +32,10 @@ from orl_rollout.runtime.runtime import load_player
 from orl_rollout.training.resume import check_resume
 
 from orl_launcher import cli, invocation
-from orl_launcher.checkpoints import refuse_missing
-from orl_launcher.configuration import resolve
-from orl_launcher.options import PLAYED, add_shared
+from orl_launcher.configuration import refuse_missing, resolve
 from orl_launcher.playground import made_model, playground
 from orl_launcher.reports import RolloutReport, add_json, for_people, print_json
+from orl_launcher.trainers import PLAYED, add_shared
 from orl_launcher.view.tables import agents_table, metrics_table, pass_at_k_table
 from orl_launcher.view.wording import percent
 

@@ -25,13 +25,13 @@ from orl_rollout.run_folder.summary import note_interruption
 from orl_rollout.training.resume import check_resume
 
 from orl_launcher import cli, invocation
-from orl_launcher.checkpoints import last_in, refuse_missing
 from orl_launcher.commands.upload import send_rest
-from orl_launcher.configuration import resolve
-from orl_launcher.options import add_own, add_shared
+from orl_launcher.configuration import last_in, refuse_missing, resolve
 from orl_launcher.playground import is_made, made_model, playground, served_here
 from orl_launcher.trainers import (
     WOULD_NOT_START,
+    add_own,
+    add_shared,
     find_trainer,
     holds_out,
     known,

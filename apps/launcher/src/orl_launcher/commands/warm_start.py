@@ -24,12 +24,10 @@ from orl_rollout.run_folder.checkpoint import Checkpoint, lasting_name, write_no
 from orl_rollout.run_folder.contract import CHECKPOINT, WarmStart
 
 from orl_launcher import cli, invocation
-from orl_launcher.checkpoints import refuse_missing
-from orl_launcher.configuration import resolve
+from orl_launcher.configuration import refuse_missing, resolve
 from orl_launcher.episodes import ScriptedPlayer, conversations, journalled, load_function
-from orl_launcher.made_models import warm_starter
-from orl_launcher.options import PLAYED, add_shared
-from orl_launcher.playground import first_model, playground
+from orl_launcher.playground import first_model, playground, warm_starter
+from orl_launcher.trainers import PLAYED, add_shared
 from orl_launcher.view.progress import counting
 
 DESCRIPTION = """\

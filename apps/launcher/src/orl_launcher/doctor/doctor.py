@@ -19,8 +19,7 @@ from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
 from orl_launcher import cli, invocation
-from orl_launcher.checkpoints import refuse_missing
-from orl_launcher.configuration import resolve
+from orl_launcher.configuration import refuse_missing, resolve
 from orl_launcher.doctor.engine import check_engine
 from orl_launcher.doctor.environments import Opened, check_environments, check_secrets
 from orl_launcher.doctor.episodes import check_fit
