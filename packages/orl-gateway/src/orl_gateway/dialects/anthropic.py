@@ -20,9 +20,9 @@ from orl_gateway.dialects.client_api import (
     named,
     read_field,
     text_blocks,
+    tool_spec,
 )
 from orl_gateway.dialects.exchange import Conversation, History, ModelRequest, Reply, RequestRefused, unsupported
-from orl_gateway.dialects.openai import tool_spec
 
 _ENDINGS = {"stop": "end_turn", "calls": "tool_use", "length": "max_tokens", "stop_sequence": "stop_sequence"}
 _KINDS = {401: "authentication_error", 502: "api_error"}

@@ -13,16 +13,19 @@ from msgspec import Raw, Struct, field
 from msgspec.json import Decoder
 
 from orl_gateway.dialects.client_api import (
+    KEEPALIVE,
     TOOLS,
     ClientApi,
     Event,
+    OpenAIFields,
     arguments_of,
     data_of,
+    error,
+    function_tool,
     read_field,
     text_blocks,
 )
 from orl_gateway.dialects.exchange import Conversation, History, ModelRequest, Reply, RequestRefused, unsupported
-from orl_gateway.dialects.openai import KEEPALIVE, OpenAIFields, error, function_tool
 
 _ENDINGS = {"stop": "stop", "calls": "tool_calls", "length": "length", "stop_sequence": "stop"}
 

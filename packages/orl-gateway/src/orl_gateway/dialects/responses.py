@@ -13,16 +13,19 @@ from msgspec.json import Decoder
 from orl_core.messages import ToolSpec
 
 from orl_gateway.dialects.client_api import (
+    KEEPALIVE,
     TOOLS,
     ClientApi,
     Event,
+    OpenAIFields,
     arguments_of,
+    error,
+    function_tool,
     named,
     read_field,
     text_blocks,
 )
 from orl_gateway.dialects.exchange import Conversation, History, ModelRequest, Reply, RequestRefused, unsupported
-from orl_gateway.dialects.openai import KEEPALIVE, OpenAIFields, error, function_tool
 
 _BETWEEN = "__"  # of a namespace and a name
 
