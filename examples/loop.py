@@ -149,5 +149,5 @@ if __name__ == "__main__":
     warm_started = cached_model(
         RunConfig(environments={GAME: EnvironmentConfig()}, trainer=TrainerConfig(model=GAME)), Path("runs")
     )
-    with server.serving(["guessnumber"]) as [address]:
+    with server.serving() as [address]:
         asyncio.run(train(warm_started, address))

@@ -52,5 +52,5 @@ def train(checkpoint: Path, url: str) -> Any:
 if __name__ == "__main__":
     model = TrainerConfig(model=GAME)
     warm_started = cached_model(RunConfig(environments={GAME: EnvironmentConfig()}, trainer=model), FOLDER)
-    with server.serving(["guessnumber"]) as [address]:
+    with server.serving() as [address]:
         train(warm_started, address)

@@ -278,7 +278,7 @@ def main(argv: Sequence[str]) -> int:
     with ExitStack() as stack:
         root = Path(stack.enter_context(TemporaryDirectory()))
         write_checkpoint(root / "model")
-        [url] = stack.enter_context(serving(["guessnumber"]))
+        [url] = stack.enter_context(serving())
         make_environment(root / "env", "slime")
         silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))  # a platform, or a Ray, that says nothing
         address = f"127.0.0.1:{silent.getsockname()[1]}"

@@ -95,7 +95,7 @@ async def test_invalid_arguments_are_told_to_the_model(base_url, monkeypatch):
 
 @contextmanager
 def started(*words, stdin=subprocess.PIPE):
-    command = [sys.executable, "-m", "orl_playground.server", "--environments", "guessnumber", *words]
+    command = [sys.executable, "-m", "orl_playground.server", *words]
     with subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE) as child:
         try:
             assert child.stdout is not None
@@ -139,9 +139,12 @@ def test_a_wait_for_a_server_can_be_ended():
         pass
 
 
-def test_a_server_that_cannot_start_shows_why():
-    with pytest.raises(ServerError, match="invalid choice: 'chess'"), serving(["chess"]):
-        pass
+def test_a_server_that_cannot_start_shows_why(monkeypatch, tmp_path):
+    (tmp_path / "uvicorn.py").write_text("raise ImportError('no such server')", encoding="utf-8")
+    with monkeypatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(tmp_path))
+        with pytest.raises(ServerError, match="no such server"), serving():
+            pass
     with pytest.raises(ServerError, match="not ready in time"), serving(start_seconds=0.01):
         pass
 

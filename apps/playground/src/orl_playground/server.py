@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from typing import IO
 
     import uvicorn
-    from openreward.environments import Environment
 
 ENVIRONMENTS = ("guessnumber", "guesswider")
 LISTENING = "listening on "
@@ -40,18 +39,14 @@ class ServerError(RuntimeError):
 
 @contextmanager
 def serving(
-    environments: Sequence[str] = ENVIRONMENTS,
-    *,
-    processes: int = 1,
-    start_seconds: float = START_SECONDS,
-    check: Callable[[], None] | None = None,
+    *, processes: int = 1, start_seconds: float = START_SECONDS, check: Callable[[], None] | None = None
 ) -> Iterator[list[str]]:
-    """Serve `environments` in child processes, each on a free loopback port, and yield their base URLs.
+    """Serve the environments in child processes, each on a free loopback port, and yield their base URLs.
 
     `check` is called now and then until all children are ready; it may raise to end the wait. The children are ended on
     every way out. Raises ServerError if one is not ready within `start_seconds`.
     """
-    command = [sys.executable, "-m", "orl_playground.server", "--owned", "--environments", *environments]
+    command = [sys.executable, "-m", "orl_playground.server", "--owned"]
     deadline = time.monotonic() + start_seconds
     with ExitStack() as stack:
         children = [stack.enter_context(_running(command)) for _ in range(processes)]
@@ -115,22 +110,12 @@ def _end(child: subprocess.Popen[bytes]) -> None:
         child.wait()
 
 
-def environment_classes(names: Sequence[str]) -> list[type[Environment]]:
-    """The classes behind `names`, which are the lower-cased class names (OpenReward's `variant`)."""
-    from orl_playground.guess_number import GuessNumber, GuessWider
-
-    classes: tuple[type[Environment], ...] = (GuessNumber, GuessWider)
-    named = {environment.__name__.lower(): environment for environment in classes}
-    return [named[name] for name in names]
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Serve until SIGTERM comes; print one line when ready."""
     parser = argparse.ArgumentParser(
         prog="python -m orl_playground.server", description="Serve the playground's environments on 127.0.0.1."
     )
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one (default)")
-    parser.add_argument("--environments", nargs="+", choices=ENVIRONMENTS, default=list(ENVIRONMENTS))
     parser.add_argument("--owned", action="store_true", help="end when standard input closes, as a parent's death does")
     chosen = parser.parse_args(arguments)
     running: list[uvicorn.Server] = []
@@ -141,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", chosen.port))
-        _serve(environment_classes(chosen.environments), listener, running)
+        _serve(listener, running)
 
 
 def _end_with_input(running: list[uvicorn.Server]) -> None:
@@ -153,9 +138,11 @@ def _end_with_input(running: list[uvicorn.Server]) -> None:
     running[0].should_exit = True
 
 
-def _serve(classes: list[type[Environment]], listener: socket.socket, running: list[uvicorn.Server]) -> None:
+def _serve(listener: socket.socket, running: list[uvicorn.Server]) -> None:
     import uvicorn
     from openreward.environments import Server
+
+    from orl_playground.guess_number import GuessNumber, GuessWider
 
     address = f"http://127.0.0.1:{listener.getsockname()[1]}"
 
@@ -167,7 +154,7 @@ def _serve(classes: list[type[Environment]], listener: socket.socket, running: l
             os.dup2(2, 1)
 
     config = uvicorn.Config(
-        Server(classes).app,
+        Server([GuessNumber, GuessWider]).app,
         log_level="error",
         access_log=False,
         timeout_graceful_shutdown=1,
