@@ -40,7 +40,6 @@ class Report:
 
     def __init__(self, console: Console, seconds: float) -> None:
         self._console = console
-        self._counts = Counter[CheckVerdict]()
         self._group = ""
         self._findings: list[FindingReport] = []
         self.seconds, self.stage = seconds, ""
@@ -53,7 +52,6 @@ class Report:
 
     def say(self, verdict: CheckVerdict, text: str) -> None:
         """Print one finding, in one line."""
-        self._counts[verdict] += 1
         words = visible(" ".join(self.scrubber.scrub(text).split()))
         self._findings.append(FindingReport(group=self._group, verdict=verdict, text=words, notes=[]))
         self._console.print(Text.assemble((f"  {verdict:<11}  ", STYLES[verdict]), words))
@@ -67,9 +65,10 @@ class Report:
 
     def conclude(self) -> DoctorReport:
         """Print the number of findings of each verdict. Return all of them."""
-        counts = (f"{self._counts[verdict]} {verdict}" for verdict in STYLES if self._counts[verdict])
-        self._console.print(", ".join(counts), style="bold")
-        return DoctorReport(ok=not self._counts["failed"], findings=self._findings)
+        counts = Counter(finding.verdict for finding in self._findings)
+        words = (f"{counts[verdict]} {verdict}" for verdict in STYLES if verdict in counts)
+        self._console.print(", ".join(words), style="bold")
+        return DoctorReport(ok="failed" not in counts, findings=self._findings)
 
     def attempt(self, subject: str, work: Callable[[], T], *, advice: str = "", stage: str = "") -> T | None:
         """Return the result of `work` on a thread; None after a fault or too long a time, printed with `advice`.
