@@ -71,7 +71,6 @@ def test_terminal_says_how_many_were_judged(capsys: Capture, run: Path, monkeypa
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["show", str(run)]) == 0
     page = capsys.readouterr().out
-    assert f"100\u00a0% ({FIRST})" in page  # before and after
     assert f"n {FIRST}" not in page
     assert f"to 100\u00a0%, {FIRST})" in page  # by environment
     assert page.count("258 of 272 judged, 14 in ERROR") >= 2  # the curve, and the run

@@ -51,7 +51,6 @@ def test_a_run_shows_change_curves_and_episodes(capsys: Capture, run: Path) -> N
     page = shown(capsys, str(run))
     for told in (
         f"run {run}",
-        "success, held-out",
         "99\u00a0% → 99\u00a0%",
         "held-out  ▁▆█",
         "GuessNumber/test/",
@@ -136,7 +135,7 @@ def test_a_terminal_that_has_no_bars_and_arrows_is_shown_others(run: Path) -> No
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, b"")
-    assert b"success, held-out" in done.stdout
+    assert b"held-out" in done.stdout
 
 
 @pytest.mark.parametrize("width", [40, 60])

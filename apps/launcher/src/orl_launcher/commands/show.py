@@ -25,7 +25,7 @@ from orl_launcher.view.catalog import record_of
 from orl_launcher.view.episode import episode_rows
 from orl_launcher.view.notices import notices_of
 from orl_launcher.view.pieces import load_decoder
-from orl_launcher.view.tables import curves_table, episode_view, episodes_table, overview
+from orl_launcher.view.tables import episode_view, episodes_table, overview
 from orl_launcher.view.wording import MAIN_METRICS
 
 ROWS = 20  # episodes that the terminal lists
@@ -140,7 +140,7 @@ def _show_overview(path: Path, record: Record, chosen: list[tuple[int, Entry]]) 
     for recovery in record.recoveries:
         console.print(recovery.text)
     if record.points:
-        for table in (*overview(record), curves_table(record)):
+        for table in overview(record):
             console.print(table)
     if not chosen:
         console.print("no episode to show")

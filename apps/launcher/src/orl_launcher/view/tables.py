@@ -116,20 +116,6 @@ def results_table(results: ResultRows) -> Table:
     return table
 
 
-def closing_table(record: Record) -> Table:
-    """Make a table of the main metrics before and after a run."""
-    table = plain_table("", "before", "after")
-    for name, shown in MAIN_METRICS:
-        change = record.change(name)
-        if change:
-            kind = "held-out" if record.judged_on == "eval" else "training"
-            cells = list(map(shown, change))
-            cells = list(map(noted, cells, record.tallies)) if name == "success" else cells
-            label = ", ".join(filter(None, (name.replace("_", " "), kind, record.basis(name))))
-            table.add_row(label, *cells)
-    return table
-
-
 def agents_table(points: Sequence[MetricsRow]) -> Table:
     """Make a table of the rows of rollouts that agents played; without a row if none were."""
     metric_names = {name for point in points for key in point.metrics for name in key.split("/", 2)[2:]}
@@ -144,9 +130,9 @@ def agents_table(points: Sequence[MetricsRow]) -> Table:
 
 
 def overview(record: Record) -> Iterator[Table]:
-    """Yield the tables of a run that have rows: before and after, rollouts of agents, results by environment."""
+    """Yield the tables of a run that have rows: curves, rollouts of agents, results by environment."""
     results = results_of(record)
-    tables = (closing_table(record), agents_table(record.of_kind("train") or record.points))
+    tables = (curves_table(record), agents_table(record.of_kind("train") or record.points))
     yield from (table for table in (*tables, *([results_table(results)] if results else [])) if table.row_count)
 
 
