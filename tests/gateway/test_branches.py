@@ -9,7 +9,7 @@ from typing import Any
 from orl_core.config import EnvironmentConfig, RunConfig, decode_config
 from orl_core.trajectory import Trajectory
 from orl_launcher.view.episode import episode_rows
-from orl_launcher.view.notices import notices_of
+from orl_launcher.view.evaluations import notices_of
 from orl_launcher.view.tables import agents_table
 from orl_rollout.episodes.events import events_of
 from orl_rollout.episodes.journal import Entry, decode_entry, encode_entry

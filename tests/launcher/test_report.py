@@ -7,9 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
-from orl_launcher.view.episode import episode_rows
+from orl_launcher.view.episode import episode_rows, load_decoder
 from orl_launcher.view.evaluations import results_of
-from orl_launcher.view.pieces import load_decoder
 from orl_launcher.view.report import charts_of, write_report
 from orl_launcher.view.svg import NUMBER, SECONDS, SHARE, Drawing, Line, Stroke, draw
 from orl_rollout.episodes.journal import read_journal

@@ -18,8 +18,7 @@ from msgspec import structs
 from orl_core.messages import Action, FailureKind, ParseFailure, ToolResult, text_message
 from orl_launcher.main import main
 from orl_launcher.reports import row_of
-from orl_launcher.view.episode import episode_rows
-from orl_launcher.view.pieces import load_decoder
+from orl_launcher.view.episode import episode_rows, load_decoder
 from orl_launcher.view.progress import following
 from orl_launcher.view.report import write_report
 from orl_launcher.view.tables import BARS, episode_view, episodes_table, sparkline

@@ -13,7 +13,7 @@ from orl_core.messages import Action
 from orl_core.text import visible
 from orl_core.trajectory import Generation, Turn
 from orl_launcher import cli, main
-from orl_launcher.view.pieces import Role, pieces_of
+from orl_launcher.view.episode import Role, pieces_of
 from orl_launcher.view.tables import plain_table
 from orl_launcher.view.terminal import Terminal
 from rich.progress import Progress

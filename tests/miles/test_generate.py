@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from orl_cluster.hooks.worker import aclose
 from orl_core.errors import RunAborted
-from orl_launcher.view.pieces import load_decoder
+from orl_launcher.view.episode import load_decoder
 from orl_miles import replay
 from orl_miles.generate import RunEnded, generate
 from orl_miles.hooks import log_eval, log_rollout, post_process

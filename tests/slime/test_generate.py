@@ -15,7 +15,7 @@ from orl_cluster.hooks.worker import aclose
 from orl_core.errors import ConfigError, RunAborted
 from orl_core.task import Task
 from orl_core.trajectory import StopReason, Trajectory
-from orl_launcher.view.pieces import load_decoder
+from orl_launcher.view.episode import load_decoder
 from orl_rollout.episodes.journal import read_journal
 from orl_rollout.results.outcome import outcome_of
 from orl_rollout.run_folder import turn_count

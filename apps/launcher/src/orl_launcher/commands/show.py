@@ -22,9 +22,8 @@ from orl_launcher.conversations import rows_of
 from orl_launcher.reports import EpisodeReport, MetricReport, ShowReport, add_json, print_json, row_of
 from orl_launcher.trainers import RUNS
 from orl_launcher.view.catalog import record_of
-from orl_launcher.view.episode import episode_rows
-from orl_launcher.view.notices import notices_of
-from orl_launcher.view.pieces import load_decoder
+from orl_launcher.view.episode import episode_rows, load_decoder
+from orl_launcher.view.evaluations import notices_of
 from orl_launcher.view.tables import episode_view, episodes_table, overview
 from orl_launcher.view.wording import MAIN_METRICS
 

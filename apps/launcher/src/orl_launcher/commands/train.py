@@ -41,7 +41,7 @@ from orl_launcher.trainers import (
     task_data_of,
     unread,
 )
-from orl_launcher.view.notices import trained_nothing, untrained
+from orl_launcher.view.evaluations import trained_nothing, untrained
 from orl_launcher.view.wording import count, duration, flat
 
 PREPARED = {

@@ -11,7 +11,7 @@ from orl_core.errors import ConfigError, OrlError, boundary
 from orl_rollout.run_folder.metrics_log import tally_of
 from orl_rollout.run_folder.record import Record, is_run, read_record
 
-from orl_launcher.view.notices import label_of
+from orl_launcher.view.evaluations import label_of
 from orl_launcher.view.svg import Line
 from orl_launcher.view.wording import one_line
 

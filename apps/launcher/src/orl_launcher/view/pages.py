@@ -11,11 +11,9 @@ from orl_core import OrlError
 from orl_rollout.run_folder.record import Record, has_journal
 
 from orl_launcher.view.catalog import Catalog, last_change, state_of
-from orl_launcher.view.episode import EpisodeRows, episode_rows
-from orl_launcher.view.html import page
+from orl_launcher.view.episode import Decoder, EpisodeRows, episode_rows, load_decoder
 from orl_launcher.view.index import FILTERS, ORDERS, Index, IndexRow
-from orl_launcher.view.pieces import Decoder, load_decoder
-from orl_launcher.view.report import values_of
+from orl_launcher.view.report import page, values_of
 
 WHOLE = 8  # episodes of a group that are shown whole
 

@@ -1,24 +1,41 @@
-"""report.html of a run, made only from its folder, whichever trainer wrote it.
+"""report.html of a run, made only from its folder, whichever trainer wrote it, and the templates of all pages.
 
 It writes this file and changes nothing else. An interrupted run gets a page of what there is.
+
+A page is one file: no script, no request to anywhere. Every value that a template prints is made visible and escaped,
+because episodes hold whatever environments and models said; only our own drawings (`|safe`) are not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from orl_core.text import visible
 from orl_rollout.edge.files import replace
 from orl_rollout.results.metrics import wilson
 from orl_rollout.run_folder.metrics_log import tally_of
 from orl_rollout.run_folder.record import Record, read_record, running_mean
 
-from orl_launcher.view.evaluations import results_of
-from orl_launcher.view.html import page
-from orl_launcher.view.notices import notices_of, unjudged
-from orl_launcher.view.svg import NUMBER, SECONDS, SHARE, Drawing, Line, Stroke
-from orl_launcher.view.wording import JUDGED, MAIN_METRICS, duration, flat, one_line, thousands
+from orl_launcher.view.episode import Piece, Role
+from orl_launcher.view.evaluations import notices_of, results_of, unjudged
+from orl_launcher.view.svg import NUMBER, SECONDS, SHARE, Drawing, Line, Stroke, draw, spark
+from orl_launcher.view.wording import (
+    JUDGED,
+    MAIN_METRICS,
+    count,
+    duration,
+    flat,
+    moment,
+    noted,
+    number,
+    one_line,
+    percent,
+    thousands,
+)
 
 FOREMOST = ("environments", "trainer", "eval")  # settings that are always in sight
 FIGURES = (
@@ -138,3 +155,43 @@ def _interval(record: Record) -> tuple[Line, Line] | None:
     steps = tuple(point.step for point in points)
     low, high = (Line(steps, tuple(bound[end] for bound in bounds)) for end in (0, 1))
     return (low, high) if points else None
+
+
+KEPT = 300  # characters of a long observation that stay in sight
+
+
+def page(template: str, **values: object) -> str:
+    """Render the template of this name with `values`."""
+    return _templates().get_template(f"templates/{template}.html.j2").render(values)
+
+
+@cache
+def _templates() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("orl_launcher.view", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters = (number, percent, duration, count, thousands, noted, moment, draw, spark, folded)
+    cast("dict[str, Any]", environment.filters).update({each.__name__: each for each in filters})
+    return environment
+
+
+def _finalize(value: object) -> object:
+    """Make a value visible before it is escaped. The output of a macro or of `|safe` is HTML already."""
+    return value if hasattr(value, "__html__") else visible(str(value))
+
+
+def folded(pieces: Sequence[Piece]) -> tuple[Sequence[Piece], Sequence[Piece]]:
+    """Split the pieces of a turn: the beginning of a long observation, which is folded away, and the rest."""
+    fold = sum(piece.role is Role.SHOWN for piece in pieces)
+    kept = 0
+    while fold and kept < KEPT:
+        fold -= 1
+        kept += len(pieces[fold].text)
+    if sum(len(piece.text) for piece in pieces[:fold]) <= KEPT:
+        fold = 0
+    return pieces[:fold], pieces[fold:]

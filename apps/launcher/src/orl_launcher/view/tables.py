@@ -18,9 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from orl_launcher.reports import EpisodeRow
-from orl_launcher.view.episode import Act, EpisodeRows
+from orl_launcher.view.episode import Act, EpisodeRows, Role
 from orl_launcher.view.evaluations import ResultRows, pass_at, results_of, rungs_of
-from orl_launcher.view.pieces import Role
 from orl_launcher.view.svg import Line, thinned
 from orl_launcher.view.wording import (
     GPU_METRICS,
