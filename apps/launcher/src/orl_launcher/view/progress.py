@@ -44,23 +44,19 @@ class Course:
 
         `step 12/45  success 52 %  reward 0.52  turns 3.2  4.2 s (rollouts 2.1 s)  held-out 60 % at step 10`
         """
-        step, held_out, took = _step(row, self._steps), row.kind == "eval", duration(row.seconds)
-        known = ((name, form, row.overall(name)) for name, form in MAIN_METRICS)
-        shown = [f"{name.replace('_', ' ')} {form(value)}" for name, form, value in known if value is not None]
+        held_out, took = row.kind == "eval", duration(row.seconds)
+        step = f"step {row.step}/{self._steps}" if self._steps else f"step {row.step}"
+        values = ((name, form, row.overall(name)) for name, form in MAIN_METRICS)
+        shown = [f"{name.replace('_', ' ')} {form(value)}" for name, form, value in values if value is not None]
         phases = ", ".join(f"{word} {duration(row.metrics[name])}" for name, word in PHASES if name in row.metrics)
         words = [f"held-out at {step}" if held_out else step, str(tally_of([row])), *shown]
         words.append(f"{took} ({phases})" if phases else took)
         if held_out:
-            success = _success(row)
-            self._success = success and f"held-out {success} at step {row.step}"
+            success = row.overall("success")
+            known = "" if success is None else noted(percent(success), tally_of([row]))
+            self._success = known and f"held-out {known} at step {row.step}"
         else:
             words.append(self._success)
-        return "  ".join(filter(None, words))
-
-    def brief(self, row: MetricsRow) -> str:
-        """Return the latest row for a bar."""
-        success = _success(row)
-        words = [_step(row, self._steps), success and f"success {success}", self._success]
         return "  ".join(filter(None, words))
 
     def warning(self, row: MetricsRow) -> str:
@@ -72,11 +68,6 @@ class Course:
             return ""
         self._said.add(silence.cause)
         return silence.text
-
-
-def _success(row: MetricsRow) -> str:
-    success = row.overall("success")
-    return "" if success is None else noted(percent(success), tally_of([row]))
 
 
 @contextmanager
@@ -104,7 +95,7 @@ def following(path: Path, steps: int | None, console: Console, clock: Clock = ti
                     continue
                 line, idle = course.line(row), "training"
                 if row.kind == "train":
-                    progress.update(bar, completed=row.step, description=course.brief(row))
+                    progress.update(bar, completed=row.step, description=line)
                 if row.kind == "eval" or not (console.is_terminal or row.step % EVERY):
                     latest = clock()
                     console.print(line + _left(progress), style="yellow" if str(tally_of([row])) else None)
@@ -138,8 +129,8 @@ def counting(console: Console, clock: Clock = time.monotonic) -> Generator[Calla
 @contextmanager
 def _bar(console: Console, clock: Clock) -> Generator[tuple[Progress, TaskID]]:
     """Yield a bar, hidden until it is updated; an output that is no terminal shows none."""
-    words = TextColumn("{task.description}  {task.fields[wait]}")  # a narrow terminal cuts its end
-    columns = (BarColumn(bar_width=BAR), TimeRemainingColumn(), words, TimeElapsedColumn())
+    words = (TextColumn("{task.fields[wait]}"), TextColumn("{task.description}"))  # a narrow terminal cuts the end
+    columns = (BarColumn(bar_width=BAR), TimeElapsedColumn(), TimeRemainingColumn(), *words)
     progress = Progress(
         *columns,
         console=console,
@@ -156,7 +147,3 @@ def _left(progress: Progress) -> str:
     """Return the time that is left in words, "" if it is not known."""
     left = progress.tasks[0].time_remaining
     return f"  {duration(left)} left" if left else ""
-
-
-def _step(row: MetricsRow, steps: int | None) -> str:
-    return f"step {row.step}/{steps}" if steps else f"step {row.step}"
