@@ -7,8 +7,6 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orl_core.errors import ConfigError
-
 from orl_launcher import cli, invocation, trainers
 from orl_launcher.playground import ORGANISATION, playground
 
@@ -60,11 +58,6 @@ def _environment(text: str) -> str:
     return cli.address(text)
 
 
-def _file_of(name: str) -> Path:
-    """Return the file for an environment without `--output`."""
-    return Path(f"{name.rpartition('/')[2].lower()}.yaml")
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Write the file and check it. Return doctor's exit code."""
     from orl_core.config.schema import editor_schema
@@ -74,12 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     if not arguments.environment:
         raise cli.UsageError(f"no environment. Give {KINDS} (see {invocation()} init --help)")
-    name = arguments.variant or arguments.environment
-    known: Path | None = arguments.output or (None if "://" in name else _file_of(name))
-    if known and known.exists():  # before a server is asked; `write_config` writes over no other file
-        raise cli.UsageError(f"{known} exists already. Choose another --output")
     env = _surveyed(arguments)
-    output = known or _file_of(env.name)
+    output = arguments.output or Path(f"{env.name.rpartition('/')[2].lower()}.yaml")
     trainer = trainers.find_trainer(arguments.trainer)
     model = arguments.model or (FIRST if env.name in PLAYED_BY_TINY else DEFAULT_MODEL)
     command = f"orl init {arguments.environment}"
@@ -88,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         write_config(output, text)
     except OSError as exc:
-        raise ConfigError(f"{output}: {exc.strerror}. Choose another --output") from exc
+        raise cli.UsageError(f"{output}: {exc.strerror}. Choose another --output") from exc
     (output.parent / SCHEMA).write_text(editor_schema(trainers.sections()), encoding="utf-8")
     cli.console().print(f"wrote {output}\n")
     checked = cli.Parser("doctor", ["--config", str(output), "--timeout", str(arguments.timeout)]).parse()
