@@ -26,7 +26,8 @@ from orl_rollout.results.outcome import Outcome, load_reward
 from orl_rollout.run_folder.config_file import read_object, write_config
 from orl_rollout.run_folder.contract import refuse_workers
 from orl_rollout.run_folder.environments import record_versions
-from orl_rollout.run_folder.metrics_log import MetricsRow, append
+from orl_rollout.run_folder.metrics_log import append
+from orl_rollout.run_folder.record import read_record
 from orl_rollout.run_folder.summary import note_end
 from orl_rollout.runtime.runtime import load_player
 from orl_rollout.training.resume import check_resume
@@ -36,7 +37,7 @@ from orl_launcher.configuration import refuse_missing, resolve
 from orl_launcher.playground import made_model, playground
 from orl_launcher.reports import RolloutReport, add_json, for_people, print_json
 from orl_launcher.trainers import PLAYED, add_shared
-from orl_launcher.view.tables import agents_table, metrics_table, pass_at_k_table
+from orl_launcher.view.tables import overview
 from orl_launcher.view.wording import percent
 
 if TYPE_CHECKING:
@@ -242,16 +243,14 @@ def _conclude(config: RunConfig, played: Sequence[Played], folder: Path, fault: 
     """Print and write the metrics. `fault` says why no more was played. Return why the command failed, too."""
     metrics = evaluation_metrics(one.stats for one in played)
     console = cli.console()
-    agents = agents_table([MetricsRow(step=0, kind="eval", metrics=metrics)])
-    for table in (metrics_table(metrics), pass_at_k_table(metrics), agents):
-        if table.row_count:
-            console.print(table)
     append(folder / "metrics.jsonl", "eval", 0, metrics, seconds=0.0)
     errors = [one.error for one in played if one.error]
     latest, fault = (visible(" ".join(Scrubber.of(config).scrub(text).split())) for text in (["", *errors][-1], fault))
     if errors and len(errors) > min(config.rollout.max_error_rate * len(played), len(played) - 1):
         fault = fault or f"{len(errors)} of {len(played)} rollouts ended in ERROR, the latest: {latest}"
     note_end(config, folder, fault)
+    for table in overview(read_record(folder)):
+        console.print(table)
     if errors:
         console.print(f"{len(errors)} rollouts ended in ERROR and do not count. The latest error: {latest}")
     console.print(f"{len(played)} episodes. To show them: {invocation()} show {folder}")

@@ -9,7 +9,7 @@ from orl_rollout.episodes.journal import read_journal
 from orl_rollout.run_folder.metrics_log import Kind, MetricsRow, names_in, tally_in
 from orl_rollout.run_folder.record import Record
 
-from orl_launcher.view.wording import number, rate, success_rate
+from orl_launcher.view.wording import MAIN_METRICS, rate, success_rate
 
 
 def notices_of(record: Record) -> Iterator[str]:
@@ -81,6 +81,8 @@ class ResultRows(Struct, frozen=True, kw_only=True):
 def results_of(record: Record) -> ResultRows | None:
     """Return the results of the first and the last evaluation, else of the first and the last training batch.
 
+    If there is only one, its turns and valid calls are shown, too.
+
     Each rate has its 95 % interval and the number of rollouts that were judged, that of pass@k the number of tasks.
     """
     points = record.of_kind("eval") or record.of_kind("train")
@@ -89,9 +91,11 @@ def results_of(record: Record) -> ResultRows | None:
     ends = (*points[:1], *points[1:][-1:])
     last = ends[-1].metrics
     rungs = rungs_of(last)
-    columns = [f"{figure}, step {point.step}" for point in ends for figure in ("success", "reward")]
+    figures = ("success", "reward") if len(ends) > 1 else ("success", "reward", "turns", "valid_calls")
+    shown = [(point, figure) for point in ends for figure in figures]
+    columns = [f"{figure.replace('_', ' ')}, step {point.step}" for point, figure in shown]
     rows = [
-        (name, *(cell for point in ends for cell in _cells(point, name)), *(pass_at(last, name, k) for k in rungs))
+        (name, *(_cell(*one, name) for one in shown), *(pass_at(last, name, k) for k in rungs))
         for name in names_in(last)
     ]
     return ResultRows(
@@ -108,10 +112,11 @@ def rungs_of(metrics: Mapping[str, float]) -> list[int]:
     return [] if rungs == [1] else rungs
 
 
-def _cells(point: MetricsRow, name: str) -> tuple[str, str]:
-    metrics = point.metrics
-    success, reward = metrics.get(f"{name}/success"), metrics.get(f"{name}/reward")
-    return (success_rate(success, tally_in(metrics, name)), "-" if reward is None else number(reward))
+def _cell(point: MetricsRow, figure: str, name: str) -> str:
+    value = point.metrics.get(f"{name}/{figure}")
+    if figure == "success":
+        return success_rate(value, tally_in(point.metrics, name))
+    return "-" if value is None else dict(MAIN_METRICS)[figure](value)
 
 
 def pass_at(metrics: Mapping[str, float], name: str, k: int) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from orl_core.text import visible
-from orl_rollout.run_folder.metrics_log import Kind, MetricsRow, mean, names_in, tally_in, tally_of
+from orl_rollout.run_folder.metrics_log import Kind, MetricsRow, mean, tally_of
 from orl_rollout.run_folder.record import Record
 from rich import box
 from rich.console import Group, RenderableType
@@ -19,7 +19,7 @@ from rich.text import Text
 
 from orl_launcher.reports import EpisodeRow
 from orl_launcher.view.episode import Act, EpisodeRows, Role
-from orl_launcher.view.evaluations import ResultRows, pass_at, results_of, rungs_of
+from orl_launcher.view.evaluations import ResultRows, results_of
 from orl_launcher.view.svg import Line, thinned
 from orl_launcher.view.wording import (
     GPU_METRICS,
@@ -28,7 +28,6 @@ from orl_launcher.view.wording import (
     noted,
     number,
     percent,
-    success_rate,
 )
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -42,7 +41,6 @@ ROWS = {
     "trained_tokens": "ids trained of a rollout",
     "cache_hits": "ids of prompts from the prefix cache",
 }
-METRICS = ("rollouts", "reward", "success", "turns", "valid_calls")  # that a table of environments shows
 
 
 def sparkline(values: Sequence[float], width: int = 40) -> str:
@@ -59,31 +57,6 @@ def plain_table(*columns: str, title: str | None = None) -> Table:
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
     for index, column in enumerate(columns):
         table.add_column(column, justify="right" if index else "left", overflow="fold")
-    return table
-
-
-def metrics_table(metrics: dict[str, float]) -> Table:
-    """Make a table of the main metrics, one row for each environment."""
-    forms = dict(MAIN_METRICS)
-    table = plain_table("environment", *(key.replace("_", " ") for key in METRICS))
-    for name in names_in(metrics):
-        known = [key for key in METRICS if f"{name}/{key}" in metrics]
-        cells = {key: forms.get(key, number)(metrics[f"{name}/{key}"]) for key in known}
-        cells["success"] = success_rate(metrics.get(f"{name}/success"), tally_in(metrics, name))
-        table.add_row(Text(name), *(cells.get(key, "") for key in METRICS))
-    return table
-
-
-def pass_at_k_table(metrics: dict[str, float]) -> Table:
-    """Make a table of pass@k with its interval over tasks, one row for each environment that was judged.
-
-    It has no row if each task was played once: pass@1 is the success then.
-    """
-    rungs = rungs_of(metrics)
-    judged = [name for name in names_in(metrics) if rungs and f"{name}/pass@1" in metrics]
-    table = plain_table("environment", *(f"pass@{k}" for k in rungs))
-    for name in judged:
-        table.add_row(Text(name), *(pass_at(metrics, name, k) for k in rungs))
     return table
 
 
