@@ -43,6 +43,7 @@ def make_rollouts(folder: Path) -> Path:
     write(folder, *(trajectory_of(key=f"r{number}") for number in range(3)))
     metrics_log.append(folder / "metrics.jsonl", "eval", 0, {"a/b/success": 0.5, "a/b/rollouts": 3.0}, seconds=0)
     (folder / "summary.json").write_text('{"rollouts": 3}', encoding="utf-8")
+    (folder / "rollout_tasks.jsonl").touch()
     return folder
 
 

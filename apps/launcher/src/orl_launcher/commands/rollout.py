@@ -37,6 +37,7 @@ from orl_launcher.configuration import refuse_missing, resolve
 from orl_launcher.playground import made_model, playground
 from orl_launcher.reports import RolloutReport, add_json, for_people, print_json
 from orl_launcher.trainers import PLAYED, add_shared
+from orl_launcher.view.evaluations import TASKS
 from orl_launcher.view.tables import overview
 from orl_launcher.view.wording import percent
 
@@ -57,7 +58,6 @@ EXAMPLES = """\
   orl rollout --config configs/local.yaml --agent 'my-agent --headless'      the same for a program
   orl rollout --continue runs/NAME                                           what an interrupted one has not played
 """
-TASKS = "rollout_tasks.jsonl"  # in the folder of such a run alone
 FIXED = ("eval", "success_reward", "chat_template_date", "load", "model", "allow_changes")  # where a run continues
 
 

@@ -11,6 +11,8 @@ from orl_rollout.run_folder.record import Record
 
 from orl_launcher.view.wording import MAIN_METRICS, rate, success_rate
 
+TASKS = "rollout_tasks.jsonl"  # in the folder of a run of `orl rollout` alone
+
 
 def notices_of(record: Record) -> Iterator[str]:
     """Yield the sentences that a reader must know before the figures."""
@@ -36,7 +38,7 @@ def label_of(record: Record, kind: Kind) -> str:
     """Return which tasks the points of one kind were measured on: training, held-out, or played by `orl rollout`."""
     if kind == "train":
         return "training"
-    return "held-out" if record.steps or not record.finished else "played"
+    return "played" if (record.folder / TASKS).is_file() else "held-out"
 
 
 def trained_nothing(record: Record) -> bool:
