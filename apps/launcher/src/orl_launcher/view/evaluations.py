@@ -93,7 +93,7 @@ def results_of(record: Record) -> ResultRows | None:
     ends = (*points[:1], *points[1:][-1:])
     last = ends[-1].metrics
     rungs = rungs_of(last)
-    figures = ("success", "reward") if len(ends) > 1 else ("success", "reward", "turns", "valid_calls")
+    figures = ("success", "reward") if len(points) > 1 else ("success", "reward", "turns", "valid_calls")
     shown = [(point, figure) for point in ends for figure in figures]
     columns = [f"{figure.replace('_', ' ')}, step {point.step}" for point, figure in shown]
     rows = [
