@@ -90,23 +90,36 @@ def _ranges(drawn: bytes, size: int) -> list[tuple[int, int]]:
     return list(zip(cuts[::2], cuts[1::2], strict=False))
 
 
-@st.composite
-def turns(draw: st.DrawFn, *, stripped: bool = False) -> Turn:
-    """Draw a turn with any spans; if `stripped`, some of its ids may be hidden."""
-    turn = Turn(
-        observation=draw(some_ids) or (0,),
-        generations=tuple(draw(st.lists(generations, max_size=3))),
-        action=draw(st.sampled_from(ACTIONS)),
-        results=tuple(draw(st.lists(st.sampled_from(RESULTS), max_size=3))),
-        nudge=draw(st.sampled_from(("", "Go on."))),
-    )
+def _turn(
+    observation: tuple[int, ...],
+    generations: tuple[Generation, ...],
+    action: Action,
+    results: tuple[ToolResult, ...],
+    nudge: str,
+    cuts: tuple[bytes | None, bytes],
+) -> Turn:
+    """`cuts` are those of spans, if there are any, and of hidden ids."""
+    drawn, hiding = cuts
+    turn = Turn(observation=observation, generations=generations, action=action, results=results, nudge=nudge)
     size = len(turn.action_ids)
-    drawn = draw(st.none() | st.binary(max_size=5))
     spans = tuple(
         Span(part=PARTS[(start + end) % 2], start=start, end=end) for start, end in _ranges(drawn or b"", size)
     )
-    hidden = _ranges(draw(st.binary(max_size=4)), len(turn.observation) + size) if stripped and size else ()
+    hidden = _ranges(hiding, len(observation) + size) if size else ()
     return structs.replace(turn, spans=None if drawn is None else spans, stripped_spans=tuple(hidden))
+
+
+def turns(*, stripped: bool = False) -> st.SearchStrategy[Turn]:
+    """Turns with any spans; if `stripped`, some of their ids may be hidden."""
+    return st.builds(
+        _turn,
+        some_ids.map(lambda ids: ids or (0,)),
+        st.lists(generations, max_size=3).map(tuple),
+        st.sampled_from(ACTIONS),
+        st.lists(st.sampled_from(RESULTS), max_size=3).map(tuple),
+        st.sampled_from(("", "Go on.")),
+        st.tuples(st.none() | st.binary(max_size=5), st.binary(max_size=4) if stripped else st.just(b"")),
+    )
 
 
 def _trajectories(*, stripped: bool, policies: st.SearchStrategy[TrainOn]) -> st.SearchStrategy[Trajectory]:
@@ -121,10 +134,17 @@ def _trajectories(*, stripped: bool, policies: st.SearchStrategy[TrainOn]) -> st
     )
 
 
+everything = st.just(TrainOn())
+trajectories = _trajectories(stripped=False, policies=everything)  # one datum each, all that was sampled trains
+masked_trajectories = _trajectories(stripped=False, policies=everything | policies)
+stripped_trajectories = _trajectories(stripped=True, policies=everything | policies)
+linear = _trajectories(stripped=True, policies=everything)
+
+
 @st.composite
 def _trees(draw: st.DrawFn) -> Trajectory:
     """A trajectory whose turns continue any turn before them, or none; each generation is an object of its own."""
-    drawn = draw(_trajectories(stripped=True, policies=st.just(TrainOn())))
+    drawn = draw(linear)
     branching = [
         structs.replace(
             turn,
@@ -136,11 +156,7 @@ def _trees(draw: st.DrawFn) -> Trajectory:
     return structs.replace(drawn, turns=tuple(branching))
 
 
-everything = st.just(TrainOn())
 trees = _trees()
-trajectories = _trajectories(stripped=False, policies=everything)  # one datum each, all that was sampled trains
-masked_trajectories = _trajectories(stripped=False, policies=everything | policies)
-stripped_trajectories = _trajectories(stripped=True, policies=everything | policies)
 
 
 JSON = st.recursive(

@@ -98,7 +98,7 @@ def engine(place: str, echo: str) -> ScriptedEngine:
 def sinks(outcome: Outcome, config: RunConfig, folder: Path) -> dict[str, str]:
     """Everything that anybody could read of the rollout."""
     (entry,) = read_journal(folder)
-    terminal = Terminal(file=io.StringIO(), width=10_000)
+    terminal = Terminal(file=io.StringIO(), width=4_000)
     rows = episode_rows("Episode", entry, None)
     terminal.print(episode_view(rows))
     slime, miles = SlimeSample(tokens=[9]), MilesSample(tokens=[9])
