@@ -9,14 +9,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import torch
-from orl_core.errors import OrlError
-from orl_local.planning import planned
-from orl_local.policy import Child, LocalPolicy
+from orl_local.policy import LocalPolicy
 from orl_local.run import train
-from orl_rollout.edge.interrupt import SIGNALS, Interrupted
+from orl_rollout.edge.interrupt import Interrupted
 from orl_rollout.loop.engine import Engine
 from orl_rollout.run_folder.checkpoint import checkpoint_in
 
@@ -105,18 +102,3 @@ def test_step_that_has_begun_to_train_is_whole(
     note = checkpoint_in(run.folder / "checkpoint")
     assert note is not None
     assert note.step == steps
-
-
-@pytest.mark.slow
-async def test_signal_to_all_processes_leaves_the_end_to_the_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "queue.py").write_text("raise SystemExit", encoding="utf-8")  # nothing of the user's is imported either
-    monkeypatch.chdir(tmp_path)
-    plan = planned(make_run(tmp_path / "run", "absent/model"))
-    async with Child() as child:
-        with pytest.raises(OrlError):  # there is no such model; the child has begun
-            await child.call("begin", plan, 0, 1, "")
-        for number in SIGNALS:
-            (process,) = [one for one in psutil.Process().children() if "orl_local.rank" in one.cmdline()]
-            process.send_signal(number)
-        with pytest.raises(OrlError):
-            await child.call("begin", plan, 0, 1, "")

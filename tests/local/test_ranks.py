@@ -28,6 +28,7 @@ from orl_local.learner import ALONE, CPU, Peers, reference_of
 from orl_local.planning import Planned, planned
 from orl_local.policy import Child, LocalPolicy, RankDied, Ranks
 from orl_local.rank import Met
+from orl_rollout.edge.interrupt import SIGNALS
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.sglang.client import SglangEngine
 from orl_rollout.training.rows import Row
@@ -186,41 +187,15 @@ async def continues(worker: Near | Ranks, saved: Path, rows: Sequence[Row], fold
     return fingerprints(expected.items())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("sharded", [True, pytest.param(False, marks=pytest.mark.runs)])
-@pytest.mark.parametrize("rank", [None, pytest.param(4, marks=pytest.mark.runs)])
-async def test_processes_train_as_one(
-    checkpoint: Path, tmp_path: Path, model: Any, rank: int | None, sharded: bool
-) -> None:
-    """Each checkpoint is that of the others, whichever ranks continue it. They send what was taken before an update."""
-    one, two = tmp_path / "one", tmp_path / "two"
-    changes: dict[str, Any] = {"lora_rank": rank, "kl_coef": 0.1, "num_rollout": 9}
-    run, rows = run_of(tmp_path / "run", checkpoint, **changes), rows_for(model, split=True)
-    async with placed(run, sharded=sharded) as ranks:
-        for worker, folder in ((Near(run, plan_of(run)), one), (ranks, two)):
-            for step in (1, 2):
-                assert (await worker.call("update", rows, step))["grad_norm"] > 0
-            await worker.call("save", folder, 2)
-        first, second = await fingerprints_of(ranks)
-        assert first == second
-    assert distance(tensors_of(two), tensors_of(one)) < ROUNDING
-    assert distance(tensors_of(two), tensors_of(checkpoint)) > 1e-4
-    if sharded:
-        run = run_of(tmp_path / "run", checkpoint, load=str(two), **changes)
-        await continues(Near(run, plan_of(run)), two, rows, tmp_path)
-        async with placed(run_of(tmp_path / "run", checkpoint, load=str(one), **changes), sharded=True) as ranks:
-            told = await continues(ranks, one, rows, tmp_path)
-            assert all(found.items() >= told.items() for found in await fingerprints_of(ranks))
-
-
-async def refuse(ranks: Ranks, rows: Sequence[Row], checkpoint: Path) -> None:
+async def refuse(ranks: Ranks, rows: Sequence[Row], folder: Path) -> None:
     """Check that a batch which one rank must refuse, and a save that fails, change nothing and leave no rank alone."""
     before = await fingerprints_of(ranks)
+    (folder / "file").touch()
     foreign = structs.replace(rows[-1].datum, logprobs=(-1e12,) * len(rows[-1].datum.response))
     with pytest.raises(EngineError, match="differ"):
         await ranks.call("update", [*rows[:-1], structs.replace(rows[-1], datum=foreign)], 1)
     with pytest.raises(OrlError):
-        await ranks.call("save", checkpoint / "config.json" / "out", 1)
+        await ranks.call("save", folder / "file" / "out", 1)
     assert await fingerprints_of(ranks) == before
 
 
@@ -248,8 +223,7 @@ async def kill(ranks: Ranks, victim: int, rows: Sequence[Row], folder: Path) -> 
 
     training = asyncio.create_task(steps())
     await asyncio.sleep(0.3)
-    processes = [one for one in psutil.Process().children() if "orl_local.rank" in one.cmdline()]
-    processes[victim].kill()
+    processes()[victim].kill()
     with pytest.raises(RankDied):
         await asyncio.wait_for(training, 30)
     with pytest.raises(OrlError):
@@ -257,19 +231,77 @@ async def kill(ranks: Ranks, victim: int, rows: Sequence[Row], folder: Path) -> 
     assert not (folder / "saved").exists()
 
 
+def processes() -> list[psutil.Process]:
+    return [one for one in psutil.Process().children() if "orl_local.rank" in one.cmdline()]
+
+
+async def end(ranks: Ranks, victim: int, rows: Sequence[Row], folder: Path) -> None:
+    """Check that ranks with the same weights refuse, stop and die together, and leave signals to the parent."""
+    for process in processes():
+        for number in SIGNALS:
+            process.send_signal(number)
+    first, second = await fingerprints_of(ranks)
+    assert first == second
+    await refuse(ranks, rows, folder)
+    await ranks.call("save", folder / "out", 1)
+    assert tensors_of(folder / "out")
+    await stop(ranks, rows)
+    await kill(ranks, victim, rows, folder)
+
+
+RANK = pytest.mark.parametrize("rank", [None, pytest.param(4, marks=pytest.mark.runs)])
+
+
+async def trained(worker: Near | Ranks, rows: Sequence[Row], folder: Path) -> None:
+    for step in (1, 2):
+        assert (await worker.call("update", rows, step))["grad_norm"] > 0
+    await worker.call("save", folder, 2)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("sharded", [True, False])
+@pytest.mark.parametrize("sharded", [True, pytest.param(False, marks=pytest.mark.runs)])
+@RANK
+async def test_processes_train_as_one(
+    checkpoint: Path, tmp_path: Path, model: Any, rank: int | None, sharded: bool
+) -> None:
+    """One process continues their checkpoint, and sends what was taken before an update. They end together."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    changes: dict[str, Any] = {"lora_rank": rank, "kl_coef": 0.1, "num_rollout": 1000}
+    run, rows = run_of(tmp_path / "run", checkpoint, **changes), rows_for(model, split=True)
+    async with placed(run, sharded=sharded) as ranks, asyncio.timeout(120):
+        await trained(Near(run, plan_of(run)), rows, one)
+        await trained(ranks, rows, two)
+        await end(ranks, 1, rows, tmp_path)
+    assert distance(tensors_of(two), tensors_of(one)) < ROUNDING
+    assert distance(tensors_of(two), tensors_of(checkpoint)) > 1e-4
+    run = run_of(tmp_path / "run", checkpoint, load=str(two), **changes)
+    await continues(Near(run, plan_of(run)), two, rows, tmp_path)
+
+
+@pytest.mark.runs
+@RANK
+async def test_processes_continue_the_checkpoint_of_one(
+    checkpoint: Path, tmp_path: Path, model: Any, rank: int | None
+) -> None:
+    one, changes = tmp_path / "one", {"lora_rank": rank, "kl_coef": 0.1}
+    run, rows = run_of(tmp_path / "run", checkpoint, **changes), rows_for(model, split=True)
+    await trained(Near(run, plan_of(run)), rows, one)
+    async with placed(run_of(tmp_path / "run", checkpoint, load=str(one), **changes), sharded=True) as ranks:
+        told = await continues(ranks, one, rows, tmp_path)
+        assert all(found.items() >= told.items() for found in await fingerprints_of(ranks))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharded", [False, pytest.param(True, marks=pytest.mark.runs)])
 @pytest.mark.parametrize("victim", [1, pytest.param(0, marks=pytest.mark.runs)])
 async def test_ranks_refuse_stop_and_die_together(
-    checkpoint: Path, tmp_path: Path, model: Any, victim: int, sharded: bool
+    checkpoint: Path, tmp_path: Path, model: Any, victim: int, sharded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "queue.py").write_text("raise SystemExit", encoding="utf-8")  # ranks import nothing of the user's
+    monkeypatch.chdir(tmp_path)
     run, rows = run_of(tmp_path / "run", checkpoint, num_rollout=1000, updates=1), rows_for(model, split=True)
     async with placed(run, sharded=sharded) as ranks, asyncio.timeout(120):
-        await refuse(ranks, rows, checkpoint)
-        await ranks.call("save", tmp_path / "out", 1)
-        assert tensors_of(tmp_path / "out")
-        await stop(ranks, rows)
-        await kill(ranks, victim, rows, tmp_path)
+        await end(ranks, victim, rows, tmp_path)
 
 
 class Refusing(Child):

@@ -259,6 +259,7 @@ class Murder(Player):
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.runs
 @pytest.mark.usefixtures("sglang")
 def test_second_death_of_sglang_ends_rollouts_at_once(checkpoint: Path, tmp_path: Path):
     run = make_run(tmp_path / "run", checkpoint, engine="sglang")
@@ -268,6 +269,7 @@ def test_second_death_of_sglang_ends_rollouts_at_once(checkpoint: Path, tmp_path
     assert not servers()
 
 
+@pytest.mark.runs
 @pytest.mark.usefixtures("sglang")
 def test_sglang_ends_if_the_model_cannot_be_loaded(checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture):
     """It starts while the model is loaded, and is not waited for."""
