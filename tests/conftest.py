@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 gc.disable()  # while modules are imported: a sixth of the time, and next to nothing of it is garbage
+os.environ["OMP_NUM_THREADS"] = "1"  # a second thread gains nothing on small tensors, and spins
 os.environ.setdefault("OPENREWARD_LOG_LEVEL", "ERROR")  # the SDK reads it once, when it is imported
 
 # A script ignores SIGINT for what it starts with `&`. Tests send it, also to processes that would inherit this.

@@ -18,7 +18,7 @@ from orl_rollout import load_tokenizer
 from orl_rollout.run_folder.contract import WarmStart
 
 GIVE_UP = {"role": "assistant", "content": "I give up."}
-WARM_STEPS, WARM_BATCH = 60, 8
+WARM_STEPS, WARM_BATCH = 40, 8
 
 
 def example() -> ModuleType:
@@ -70,7 +70,6 @@ def test_giving_up_becomes_rare(tmp_path: Path, guess_number: str, monkeypatch: 
     import torch
 
     torch.manual_seed(0)
-    torch.set_num_threads(1)
     loop, quits = example(), write_quitter(tmp_path)
     before, update = list[float](), loop.update
     trained = list[Any]()
@@ -82,6 +81,6 @@ def test_giving_up_becomes_rare(tmp_path: Path, guess_number: str, monkeypatch: 
 
     monkeypatch.setattr(loop, "TASKS", 4)
     monkeypatch.setattr(loop, "update", watched_update)
-    rewards = asyncio.run(loop.train(tmp_path / "quitter", guess_number, steps=4))
-    assert len(rewards) == 4
+    rewards = asyncio.run(loop.train(tmp_path / "quitter", guess_number, steps=3))
+    assert len(rewards) == 3
     assert quit_probability(trained[-1], quits) < 0.7 * before[0], (before, rewards)

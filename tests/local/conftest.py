@@ -10,15 +10,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 from pathlib import Path
 
 import pytest
-import torch
 from transformers import Qwen3ForCausalLM
 
 from tests.local.checkpoints import write_checkpoint
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

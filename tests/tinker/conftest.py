@@ -13,15 +13,9 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.local.checkpoints import write_checkpoint
 from tests.tinker.serving import Served, served
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

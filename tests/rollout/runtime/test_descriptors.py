@@ -16,7 +16,7 @@ from tests.kit.serving import engine
 
 pytestmark = pytest.mark.slow  # a process of its own
 
-ROLLOUTS = 60
+ROLLOUTS = 30
 MORE = 300  # ids after the opening, about nine calls
 ROOT = Path(__file__).parents[3]
 PLAYS = """

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from msgspec import structs
 from orl_core.config import RunConfig, decode_config
-from orl_core.errors import ConfigError, OrlError, RunAborted
+from orl_core.errors import ConfigError, OrlError, RenderError, RunAborted
 from orl_core.task import Task
 from orl_rollout.episodes.journal import Entry, read_journal
 from orl_rollout.recognised_engine import RecognisedEngine
@@ -169,26 +169,21 @@ def test_workers_without_a_share_are_refused(tree: dict[str, Any], message: str)
 
 
 @pytest.mark.slow
-async def test_engine_travels_as_it_is(gallery: Served, checkpoint: str, tmp_path: Path) -> None:
-    """An address where nobody answers is named in the error. A model in this process cannot travel."""
-    from tests.kit.episodes import model
-
-    url = f"http://127.0.0.1:{free_port()}"
-    async with opened(gallery.url, tmp_path, checkpoint, 2) as player:
-        with pytest.raises(TypeError, match="at an address"):
-            await play(batch_of(1), player, model(("finish",)), lambda outcome: outcome)
-        for kind in (VllmEngine, RecognisedEngine):
-            async with kind(url, context_tokens=4096) as client:
-                (outcome,) = await play(batch_of(1), player, client, lambda outcome: outcome)
-            assert url in outcome.trajectory.error
-
-
-@pytest.mark.slow
 async def test_open_rollouts_are_closed_on_return_and_with_player(
     gallery: Served, sglang: str, checkpoint: str, tmp_path: Path
 ) -> None:
+    """An address where nobody answers is named in the error. A model in this process cannot travel."""
+    from tests.kit.episodes import model
+
+    nowhere = f"http://127.0.0.1:{free_port()}"
     async with playing(sglang) as client, asyncio.timeout(60):
         async with opened(gallery.url, tmp_path, checkpoint, 2) as player:
+            with pytest.raises(TypeError, match="at an address"):
+                await play(batch_of(1), player, model(("finish",)), lambda outcome: outcome)
+            for kind in (VllmEngine, RecognisedEngine):
+                async with kind(nowhere, context_tokens=4096) as absent:
+                    (outcome,) = await play(batch_of(1), player, absent, lambda outcome: outcome)
+                assert nowhere in outcome.trajectory.error
             for ends in (False, True):
                 batch = asyncio.create_task(play(NEVER, player, client, lambda outcome: outcome))
                 await until(lambda: gallery.sessions == len(NEVER))
@@ -231,10 +226,10 @@ async def test_breaker_counts_all_processes(sglang: str, checkpoint: str, tmp_pa
 
 
 @pytest.mark.slow
-async def test_process_that_cannot_open_says_why(checkpoint: str, tmp_path: Path) -> None:
-    config = decode_config({"environments": {"a/b": {}}, "rollout": {"workers": 2}, "reward": "nowhere:reward"}, "test")
-    with pytest.raises(ConfigError, match="no module `nowhere`"):
-        async with open_player(config, checkpoint, tmp_path, 1):
+async def test_process_that_cannot_open_says_why(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{", encoding="utf-8")
+    with pytest.raises(RenderError, match="loading the tokenizer"):
+        async with opened("http://127.0.0.1:9", tmp_path, str(tmp_path), 2):
             raise AssertionError
     assert not processes()
 
