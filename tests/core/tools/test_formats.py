@@ -172,18 +172,21 @@ def test_two_calls_cut_at_every_character(wire: Wire) -> None:
 
 @given(quiet_calls)
 def test_a_call_of_one_format_is_no_call_in_another(calls: list[ToolCall]) -> None:
+    tools = tools_for(calls)
     for wire in WIRES.values():
+        text = wire.text(calls)
         for reader in TOOL_FORMATS:
             if reader != wire.format and {reader, wire.format} != {"pythonic", "lfm2_5"}:
-                found = parse(wire.text(calls), reader, tools=tools_for(calls)).calls
+                found = parse(text, reader, tools=tools).calls
                 assert not [call for call in found if isinstance(call, ToolCall)], (wire.format, reader)
 
 
 @given(quiet_calls)
 def test_a_spelled_delimiter_that_is_not_marked_is_text(calls: list[ToolCall]) -> None:
+    tools = tools_for(calls)
     for wire in WIRES.values():
         text = wire.text(calls)
-        action = wire_format(wire.format).read(Marked(text=text), tools_for(calls), reasoning_opened=False)[0]
+        action = wire_format(wire.format).read(Marked(text=text), tools, reasoning_opened=False)[0]
         if wire.before not in {"", "["} or not text.startswith("{"):
             bare = wire.before == "[" or wire.format == "llama3"
             assert bool(action.calls) == bare, wire.format

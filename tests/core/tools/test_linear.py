@@ -63,8 +63,8 @@ def test_twice_the_text_is_twice_the_work(tool_format: ToolFormat, every: bool) 
     texts = wire_format(tool_format).delimiters
     for unit in units(tool_format):
         for before in ("", *(texts if every or unit in texts else ())):
-            once, twice = (called(before + unit * size, tool_format) for size in (40, 80))
-            assert twice <= 2.3 * once + 500, (before, unit)
+            once, twice = (called(before + unit * size, tool_format) for size in (24, 48))
+            assert twice <= 2.3 * once + 200, (before, unit)
         once, twice = (copied(unit * size, tool_format) for size in (100, 200))
         assert twice <= 2.3 * once + 500, unit
 

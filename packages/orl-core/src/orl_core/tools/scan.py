@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
+from functools import cache
 
 from msgspec import Struct, structs
 
@@ -36,11 +37,13 @@ def mark(text: str, delimiters: Collection[str]) -> Marked:
 
 def spellings(text: str, delimiters: Collection[str], offset: int) -> Iterable[Mark]:
     """Return the marks of the delimiters that `text` spells, moved by `offset`."""
-    if not delimiters:
-        return
-    pattern = "|".join(re.escape(delimiter) for delimiter in sorted(delimiters, key=len, reverse=True))
-    for match in re.finditer(pattern, text):
+    for match in _pattern(tuple(delimiters)).finditer(text) if delimiters else ():
         yield Mark(start=match.start() + offset, end=match.end() + offset, delimiter=match.group())
+
+
+@cache
+def _pattern(delimiters: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(re.escape(delimiter) for delimiter in sorted(delimiters, key=len, reverse=True)))
 
 
 Parsed = tuple[Action, tuple[Span, ...]]  # and the ranges of its parts, in characters
