@@ -22,7 +22,7 @@ from orl_rollout.runtime.runtime import RolloutRequest
 
 from tests.kit.runtimes import runtime_of
 from tests.kit.tokenizers import renderer_of, tokenizer
-from tests.laws.virtual import VirtualLoop
+from tests.laws.virtual import run
 
 TOKENIZER = tokenizer("qwen3")
 RENDERER = renderer_of()
@@ -42,6 +42,11 @@ ModelStep = Literal["calls", "text", "cut", "abort", "error", "foreign error", "
 EnvironmentStep = Literal["pays", "says nothing", "ends", "refuses", "image", "error", "foreign error"]
 
 
+@cache
+def encoded(text: str) -> tuple[int, ...]:
+    return (*HALVES, *TOKENIZER.encode_joint(text))
+
+
 class Says(NamedTuple):
     """The engine's answer to one request, after so many seconds."""
 
@@ -53,8 +58,8 @@ class Says(NamedTuple):
     def ids(self) -> tuple[int, ...]:
         """The action, whole or in part."""
         if self.what in ("text", "cut", "abort"):
-            return (*HALVES, *TOKENIZER.encode_joint("Well." + "<|im_end|>" * (self.what == "text")))
-        return (*HALVES, *TOKENIZER.encode_joint("".join(CALLS[call] for call in self.calls) + "<|im_end|>"))
+            return encoded("Well." + "<|im_end|>" * (self.what == "text"))
+        return encoded("".join(CALLS[call] for call in self.calls) + "<|im_end|>")
 
 
 class Does(NamedTuple):
@@ -188,12 +193,12 @@ def play(episode: Episode) -> Played:
                 RolloutRequest(task=TASK, rollout_id="k"), model, stopped=lambda: loop.time() >= episode.stops_at
             )
         )
-        if episode.cancelled_at != NEVER:
-            loop.call_later(episode.cancelled_at, playing.cancel)
+        ends = None if episode.cancelled_at == NEVER else loop.call_later(episode.cancelled_at, playing.cancel)
         await asyncio.wait({playing})
+        if ends:
+            ends.cancel()
         left = len(asyncio.all_tasks()) - 1
         outcome = None if playing.cancelled() else playing.result()
         return Played(outcome=outcome, model=model, world=world, left=left, seconds=loop.time())
 
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        return runner.run(main())
+    return run(main())

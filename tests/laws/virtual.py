@@ -7,7 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from typing import Any
+from collections.abc import Coroutine
+from contextvars import copy_context
+from functools import cache
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class _Jumping(selectors.SelectSelector):
@@ -46,6 +51,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._jumping.now
 
+    def begin(self) -> None:
+        self._jumping.now = 0.0
+
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:
         running = super().run_in_executor(executor, func, *args)
         self._jumping.in_threads += 1
@@ -58,3 +66,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def _left_thread(self, _: object) -> None:
         self._jumping.in_threads -= 1
+
+
+_loop = cache(VirtualLoop)
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Do what `asyncio.run` does, on the loop of this process, whose clock begins anew: see `tests.kit.one_loop`."""
+    loop = _loop()
+    loop.begin()
+    return loop.run_until_complete(loop.create_task(main, context=copy_context()))
