@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from jinja2 import TemplateError
+from jinja2.exceptions import SecurityError
 from msgspec import structs
 from orl_core.config import RunConfig, decode_config, load_config
 from orl_core.errors import ConfigError, RenderError
@@ -291,3 +292,11 @@ def test_file_without_template_is_refused_at_load_time(file: str, tmp_path: Path
     (tmp_path / "run.yaml").write_text(f"environments: {{a/b: {{}}}}\nchat_template: {tmp_path / file}\n")
     with pytest.raises(ConfigError, match=r"\$\.chat_template"):
         load_config(tmp_path / "run.yaml")
+
+
+@pytest.mark.parametrize("text", ["{{ ''.__class__.__mro__ }}", "{{ messages.append(1) }}"])
+def test_template_stays_in_its_sandbox(text: str) -> None:
+    template = ChatTemplate("{% if not tools %}" + text + "{% endif %}", special_tokens={})
+    for _ in range(2):
+        with pytest.raises(SecurityError):
+            template.render([{"role": "user"}], tools=None, add_generation_prompt=False)

@@ -78,6 +78,7 @@ class ChatTemplate:
 
         with boundary(RenderError, "compiling the chat template"):
             self._template: Any = chat_template_utils._compile_jinja_template(text)
+            _remember_safe_attributes(self._template.environment)
             self.reads, self._words = _read(self._template.environment, text)
         self._text = text
         chosen = dict(variables or {})
@@ -210,6 +211,19 @@ def with_reasoning(message: Mapping[str, Any]) -> Mapping[str, Any]:
     if reasoning is None:
         return message
     return {"thinking": reasoning, **message, "reasoning_content": reasoning}
+
+
+def _remember_safe_attributes(environment: Any) -> None:
+    """Ask the sandbox once for each type and attribute: its answer depends on them alone."""
+    known: dict[tuple[type, str], bool] = {}
+
+    def is_safe(thing: Any, name: str, value: Any) -> bool:
+        key = type(thing), name
+        if key not in known:
+            known[key] = type(environment).is_safe_attribute(environment, thing, name, value)
+        return known[key]
+
+    environment.is_safe_attribute = is_safe
 
 
 def _read(environment: Any, text: str) -> tuple[frozenset[str], frozenset[str]]:
