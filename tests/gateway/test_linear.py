@@ -31,7 +31,7 @@ from tests.gateway.agents import (
     ids_of,
     turn,
 )
-from tests.laws.test_l5_linear import Counting
+from tests.laws.counting import Counting
 
 ANSWER = ids_of(call_text("look", at=1))
 

@@ -90,36 +90,28 @@ def _ranges(drawn: bytes, size: int) -> list[tuple[int, int]]:
     return list(zip(cuts[::2], cuts[1::2], strict=False))
 
 
-def _turn(
-    observation: tuple[int, ...],
-    generations: tuple[Generation, ...],
-    action: Action,
-    results: tuple[ToolResult, ...],
-    nudge: str,
-    cuts: tuple[bytes | None, bytes],
-) -> Turn:
-    """`cuts` are those of spans, if there are any, and of hidden ids."""
-    drawn, hiding = cuts
-    turn = Turn(observation=observation, generations=generations, action=action, results=results, nudge=nudge)
+PIECES = st.tuples(
+    some_ids,
+    st.lists(generations, max_size=3).map(tuple),
+    st.sampled_from(ACTIONS),
+    st.lists(st.sampled_from(RESULTS), max_size=3).map(tuple),
+    st.sampled_from(("", "Go on.")),
+    st.none() | st.binary(max_size=5),  # cuts of spans, if there are any
+    st.binary(max_size=4),  # and of hidden ids
+)
+
+
+@st.composite
+def turns(draw: st.DrawFn, *, stripped: bool = False) -> Turn:
+    """Draw a turn with any spans; if `stripped`, some of its ids may be hidden."""
+    seen, generations, action, results, nudge, drawn, hiding = draw(PIECES)
+    turn = Turn(observation=seen or (0,), generations=generations, action=action, results=results, nudge=nudge)
     size = len(turn.action_ids)
     spans = tuple(
         Span(part=PARTS[(start + end) % 2], start=start, end=end) for start, end in _ranges(drawn or b"", size)
     )
-    hidden = _ranges(hiding, len(observation) + size) if size else ()
+    hidden = _ranges(hiding, len(turn.observation) + size) if stripped and size else ()
     return structs.replace(turn, spans=None if drawn is None else spans, stripped_spans=tuple(hidden))
-
-
-def turns(*, stripped: bool = False) -> st.SearchStrategy[Turn]:
-    """Turns with any spans; if `stripped`, some of their ids may be hidden."""
-    return st.builds(
-        _turn,
-        some_ids.map(lambda ids: ids or (0,)),
-        st.lists(generations, max_size=3).map(tuple),
-        st.sampled_from(ACTIONS),
-        st.lists(st.sampled_from(RESULTS), max_size=3).map(tuple),
-        st.sampled_from(("", "Go on.")),
-        st.tuples(st.none() | st.binary(max_size=5), st.binary(max_size=4) if stripped else st.just(b"")),
-    )
 
 
 def _trajectories(*, stripped: bool, policies: st.SearchStrategy[TrainOn]) -> st.SearchStrategy[Trajectory]:

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from orl_core.limits import Limits
 from orl_core.messages import TextBlock, ToolResult, ToolSpec
-from orl_core.render import Renderer, Tokenizer
+from orl_core.render import Renderer
 from orl_core.task import Task
 from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory
 from orl_rollout.loop.engine import Engine
@@ -26,53 +26,10 @@ from orl_testing import ScriptedEngine, ScriptedSession, SglangServer
 
 from tests.kit import one_loop
 from tests.kit.tokenizers import tokenizer
+from tests.laws.counting import Counting
 
 TASK = Task(env_name="A/B", deployment_name="A/B", task_spec={"id": 1})
 TOKENIZER = tokenizer()
-
-
-class Counting:
-    """A tokenizer that counts what it is given: characters to encode, ids to decode, conversations to render."""
-
-    def __init__(self, inner: Tokenizer) -> None:
-        self._inner = inner
-        self.characters = 0
-        self.ids = 0
-        self.renders = 0
-
-    @property
-    def vocabulary_size(self) -> int:
-        return self._inner.vocabulary_size
-
-    @property
-    def added_tokens(self) -> Mapping[str, int]:
-        return self._inner.added_tokens
-
-    @property
-    def stop_ids(self) -> tuple[int, ...]:
-        return self._inner.stop_ids
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        self.characters += sum(map(len, texts))
-        return self._inner.encode(texts)
-
-    def encode_joint(self, text: str) -> list[int]:
-        self.characters += len(text)
-        return self._inner.encode_joint(text)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        self.ids += len(ids)
-        return self._inner.decode(ids)
-
-    def apply_chat_template(self, messages: Any, *, tools: Any, add_generation_prompt: bool) -> str:
-        self.renders += 1
-        return self._inner.apply_chat_template(messages, tools=tools, add_generation_prompt=add_generation_prompt)
-
-    def spent(self) -> tuple[int, int, int]:
-        """Return the counts since the last time, in the order above."""
-        counted = (self.characters, self.ids, self.renders)
-        self.characters = self.ids = self.renders = 0
-        return counted
 
 
 class Watching:
@@ -130,6 +87,7 @@ def played(turns: Turns, renderer: Renderer = RENDERER) -> tuple[int, int, int]:
 words = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FFF), max_size=40)
 any_turns = st.lists(st.tuples(words, st.integers(0, 10**6), words), min_size=1, max_size=8)
 last = ("", 0, "")
+fifth = settings(max_examples=settings().max_examples // 5)  # each of five; all have as many as any law
 
 
 def check_sum(turns: Turns, renderer: Renderer = RENDERER) -> None:
@@ -144,6 +102,7 @@ def check_sum(turns: Turns, renderer: Renderer = RENDERER) -> None:
         assert together[count] == base[count] + sum(added)
 
 
+@fifth
 @given(turns=any_turns)
 def test_rollout_tokenizes_only_what_a_turn_adds(turns):
     check_sum(turns)
@@ -164,6 +123,7 @@ def test_a_renderer_that_looks_at_the_history_again_is_seen():
         check_sum([("a", 1, "b")] * 4, Forgetful(COUNTING))
 
 
+@fifth
 @given(turns=any_turns, repeats=st.integers(2, 5))
 def test_template_renders_do_not_grow_with_turns(turns, repeats):
     played([turns[0], last])  # the plan of this shape is made once
@@ -178,6 +138,7 @@ async def through_sglang(turns: Turns, **limits: Any) -> tuple[SglangServer, lis
         return server, watching.contexts, await play(watching, turns, **limits)
 
 
+@fifth
 @given(turns=any_turns)
 @example(turns=[("Hm.", 1, "ok")] * 8)
 def test_every_id_is_encoded_to_json_once(turns):
@@ -190,6 +151,7 @@ def test_every_id_is_encoded_to_json_once(turns):
     assert server.requests[-1].body["input_ids"] == shown_last
 
 
+@fifth
 @given(turns=any_turns)
 def test_stripped_reasoning_is_not_encoded_the_rest_once(turns):
     server, contexts, trajectory = one_loop.run(through_sglang(turns, strip_reasoning=True))
@@ -201,6 +163,7 @@ def test_stripped_reasoning_is_not_encoded_the_rest_once(turns):
     assert server.requests[-1].body["input_ids"] == [*remains, *trajectory.turns[-1].observation]
 
 
+@fifth
 @given(turns=any_turns)
 def test_no_prompt_logprobs_and_one_worker_for_each_key(turns):
     server, _, trajectory = one_loop.run(through_sglang(turns))
