@@ -59,7 +59,6 @@ def settings_of(case: Case) -> Settings:
 
 
 def model_of(case: Case) -> Any:
-    torch.set_num_threads(1)
     model: Any = AutoModelForCausalLM.from_pretrained(MODEL, dtype="float32")
     if case.lora:
         model = with_adapters(model, RANK)

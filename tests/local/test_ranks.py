@@ -106,7 +106,6 @@ def be_a_shard(
     number: int, count: int, meeting: str, checkpoint: Path, rows: Sequence[Row], cases: Sequence[str]
 ) -> None:
     """Be a rank with sharded weights: save its steps next to `meeting`."""
-    torch.set_num_threads(1)
     peers: Any = Met(number, count, meeting, cast("Any", None), sharded=True)
     torch.save([tuple(one) for one in steps_of(checkpoint, rows, cases, peers)], f"{meeting}{number}")
     first = sharded(load_model(str(checkpoint)))

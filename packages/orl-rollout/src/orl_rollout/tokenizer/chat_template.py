@@ -215,12 +215,13 @@ def with_reasoning(message: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _remember_safe_attributes(environment: Any) -> None:
     """Ask the sandbox once for each type and attribute: its answer depends on them alone."""
-    known: dict[tuple[type, str], bool] = {}
+    sandbox: Any = type(environment)
+    known: dict[tuple[Any, str], bool] = {}
 
     def is_safe(thing: Any, name: str, value: Any) -> bool:
-        key = type(thing), name
+        key: tuple[Any, str] = (type(thing), name)
         if key not in known:
-            known[key] = type(environment).is_safe_attribute(environment, thing, name, value)
+            known[key] = sandbox.is_safe_attribute(environment, thing, name, value)
         return known[key]
 
     environment.is_safe_attribute = is_safe
