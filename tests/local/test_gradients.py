@@ -6,7 +6,6 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-import torch
 from orl_core.estimators import ESTIMATORS
 from orl_local.engine.lora import with_adapters
 from orl_local.learner import Learner
