@@ -12,9 +12,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from orl_core.errors import ConfigError, RenderError, boundary
+
+if TYPE_CHECKING:
+    from jinja2.sandbox import SandboxedEnvironment
 
 Thinking = bool | Literal["keep", "strip"] | None
 
@@ -213,15 +216,14 @@ def with_reasoning(message: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"thinking": reasoning, **message, "reasoning_content": reasoning}
 
 
-def _remember_safe_attributes(environment: Any) -> None:
+def _remember_safe_attributes(environment: SandboxedEnvironment) -> None:
     """Ask the sandbox once for each type and attribute: its answer depends on them alone."""
-    sandbox: Any = type(environment)
-    known: dict[tuple[Any, str], bool] = {}
+    ask, known = type(environment).is_safe_attribute, dict[tuple[type, str], bool]()
 
-    def is_safe(thing: Any, name: str, value: Any) -> bool:
-        key: tuple[Any, str] = (type(thing), name)
+    def is_safe(obj: object, attr: str, value: object) -> bool:
+        key = type(obj), attr
         if key not in known:
-            known[key] = sandbox.is_safe_attribute(environment, thing, name, value)
+            known[key] = ask(environment, obj, attr, value)
         return known[key]
 
     environment.is_safe_attribute = is_safe
