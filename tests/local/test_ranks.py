@@ -282,7 +282,7 @@ async def test_processes_train_as_one(
 async def test_processes_continue_the_checkpoint_of_one(
     checkpoint: Path, tmp_path: Path, model: Any, rank: int | None
 ) -> None:
-    one, changes = tmp_path / "one", {"lora_rank": rank, "kl_coef": 0.1}
+    one, changes = tmp_path / "one", {"lora_rank": rank, "kl_coef": 0.1, "num_rollout": 9}
     run, rows = run_of(tmp_path / "run", checkpoint, **changes), rows_for(model, split=True)
     await trained(Near(run, plan_of(run)), rows, one)
     async with placed(run_of(tmp_path / "run", checkpoint, load=str(one), **changes), sharded=True) as ranks:
