@@ -30,6 +30,8 @@ from orl_rollout.edge.secrets import Scrubber
 
 POLL_SECONDS = 0.05
 END_SECONDS = 20.0  # a process group has this long to end before the next signal
+EXEC_LOOKS, EXEC_SECONDS = 1_000, 0.001  # at a process that becomes another program
+ENVIRONMENT = slice(47, 49)  # its begin and end, of the fields of /proc/PID/stat after the name
 FORCED_SECONDS = 2.0  # the same at a forced end
 ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 WORKING_FOLDER = "PWD"  # a shell's variable, whose name is also a password's
@@ -174,21 +176,32 @@ def kill_marked(mark: str) -> None:
         for pid in marked:
             with suppress(psutil.Error):
                 process = psutil.Process(pid)  # knows when it began: another process of this id is left alone
-                if _has(pid, mark):
+                if has_mark(pid, mark):
                     process.kill()
         time.sleep(POLL_SECONDS)
 
 
 def _marked(mark: str) -> list[int]:
     """Return the processes with `mark`. One that forks and ends while it looks hides the other: look again."""
-    return [pid for pid in psutil.pids() if _has(pid, mark)]
+    return [pid for pid in psutil.pids() if has_mark(pid, mark)]
 
 
-def _has(process: int, mark: str) -> bool:
-    try:
-        return os.fsencode(mark) in Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
-    except OSError:  # it has ended, or belongs to another user
-        return False
+def has_mark(process: int, mark: str) -> bool:
+    """Tell whether a process has `mark` in its environment.
+
+    One that becomes another program (exec) shows no environment for a moment: it is asked again.
+    """
+    folder = Path(f"/proc/{process}")
+    with suppress(OSError):  # it has ended, or belongs to another user or the kernel
+        for _ in range(EXEC_LOOKS):
+            if environment := (folder / "environ").read_bytes():
+                return os.fsencode(mark) in environment.split(b"\0")
+            (folder / "exe").readlink()  # the kernel's have no program, and none that ended has
+            start, end = (folder / "stat").read_text().rpartition(")")[2].split()[ENVIRONMENT]
+            if start == end != "0":
+                break
+            time.sleep(EXEC_SECONDS)
+    return False
 
 
 def _end(group: int, sent: signal.Signals, seconds: float) -> None:
