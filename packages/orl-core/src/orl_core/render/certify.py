@@ -22,10 +22,10 @@ from orl_core.render.independence import (
     Limit,
     TemplateLimits,
     compare,
+    compare_results,
     find_counting,
     mixed_roles,
     most_calls,
-    several_results,
 )
 from orl_core.render.junction import ActionBoundary
 from orl_core.render.opening import OpeningRenderer
@@ -69,11 +69,11 @@ ADVERSARIAL_TOKENS = 64  # control strings tried at the slots; check 3 has tried
 
 
 class Check(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One row of a certificate. `detail` is what was found."""
+    """One row of a certificate. `detail` is what was found; a hard check has passed, or it would have raised."""
 
     check: str
-    passed: bool
     detail: str
+    passed: bool = True
 
 
 class Certificate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -110,11 +110,6 @@ class Extent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     notes: tuple[str, ...] = ()
 
 
-def hard(check: str, detail: str) -> Check:
-    """Return the row of a hard check that has passed."""
-    return Check(check=check, passed=True, detail=detail)
-
-
 def before_plans(tokenizer: Tokenizer, controls: Controls) -> list[Check]:
     """Make checks 2, 3 and 5: the vocabulary alone."""
     named = {token: text for text, token in controls.ids.items()}
@@ -134,25 +129,24 @@ def before_plans(tokenizer: Tokenizer, controls: Controls) -> list[Check]:
         if back != unicodedata.normalize("NFC", text) and back != text:
             raise RenderError(f"check 5: {text!r} becomes {ids} and comes back as {back!r}")
     return [
-        hard("2 stops", ", ".join(f"{named[stop]} {stop}" for stop in stops)),
-        hard("3 text is text", f"{len(controls.ids)} control strings, none reachable by plain encoding"),
-        hard("5 round trip", f"{len(BENIGN)} texts"),
+        Check(check="2 stops", detail=", ".join(f"{named[stop]} {stop}" for stop in stops)),
+        Check(check="3 text is text", detail=f"{len(controls.ids)} control strings, none reachable by plain encoding"),
+        Check(check="5 round trip", detail=f"{len(BENIGN)} texts"),
     ]
 
 
 def plans(plans: Plans, dialect: Dialect) -> tuple[Extent, list[Check]]:
     """Make checks 4, 6 to 10 and 12 of what follows an action."""
     notes: list[str] = []
-    plans.plan(("tool",))
     plans.find_count()
     find_counting(plans)
     most = most_calls(plans, notes)
-    limits = _expressible(plans, "tool", most != 1)
-    limits = several_results(plans, most) | limits
+    limits = compare_results(plans, most)
     roles: tuple[Role, ...] = ("tool",)
     mixed = False
     try:
-        limits = _expressible(plans, "user", most != 1) | limits
+        plans.transform("user")
+        limits = compare(plans, ("user",), several=most != 1) | limits
         roles = ("tool", "user")
         mixed = mixed_roles(plans, most, limits, notes)
     except RenderError as exc:
@@ -177,21 +171,19 @@ def plans(plans: Plans, dialect: Dialect) -> tuple[Extent, list[Check]]:
     contents = ", ".join(f"{role} {plans.transform(role).name}" for role in roles)
     history = "the number of calls before only" if plans.counting else "nothing before it"
     return extent, [
-        hard("4 splice is joint", f"{len(BENIGN)} texts for each role"),
-        hard("6 plans", f"an action can be followed by: {', '.join(roles)}"),
-        hard("7 contents", contents),
-        hard("8 independence", f"what follows an action depends on {history}, in all combinations that were tried"),
-        hard("9 several calls", "as many as there are" if most is None else f"at most {most} in one action"),
-        hard("10 closing", f"an action is closed by {closing}"),
-        hard("12 adversarial slots", "control strings alone, doubled, cut and at the edges stay text"),
+        Check(check="4 splice is joint", detail=f"{len(BENIGN)} texts for each role"),
+        Check(check="6 plans", detail=f"an action can be followed by: {', '.join(roles)}"),
+        Check(check="7 contents", detail=contents),
+        Check(
+            check="8 independence",
+            detail=f"what follows an action depends on {history}, in all combinations that were tried",
+        ),
+        Check(
+            check="9 several calls", detail="as many as there are" if most is None else f"at most {most} in one action"
+        ),
+        Check(check="10 closing", detail=f"an action is closed by {closing}"),
+        Check(check="12 adversarial slots", detail="control strings alone, doubled, cut and at the edges stay text"),
     ]
-
-
-def _expressible(plans: Plans, role: Role, several: bool) -> TemplateLimits:
-    """Make checks 6 to 8: a plan, a transform, and a tail that does not depend on earlier messages."""
-    plans.plan((role,))
-    plans.transform(role)
-    return compare(plans, (role,), several=several)
 
 
 def _notes_on(plans: Plans, limits: TemplateLimits) -> list[str]:
@@ -279,8 +271,8 @@ def openings(opening: OpeningRenderer, controls: Controls, encode_joint: Callabl
     tool = ToolSpec(name="look", description=text, parameters=schema)
     opening.ids([text_message("system", text), text_message("user", text)], [tool])
     return [
-        hard("11 tools", "the opening shows the tools"),
-        hard("12 adversarial openings", "control strings in system, user and tool texts stay text"),
+        Check(check="11 tools", detail="the opening shows the tools"),
+        Check(check="12 adversarial openings", detail="control strings in system, user and tool texts stay text"),
     ]
 
 
@@ -312,7 +304,7 @@ def whole_conversations(plans: Plans, extent: Extent, dialect: Dialect) -> Check
     if unequal := unlike_template(plans, extent, dialect):
         raise RenderError(f"check 13: a plan is not what the template prints for a whole conversation: {unequal}")
     detail = f"{CONVERSATIONS} random conversations end as the template's own full rendering does"
-    return hard("13 equal to the template", detail)
+    return Check(check="13 equal to the template", detail=detail)
 
 
 def unlike_template(plans: Plans, extent: Extent, dialect: Dialect) -> str:

@@ -25,12 +25,11 @@ _SLOT = re.compile(rf"(Zq[{KINDS}]\d{{6}})")
 
 
 class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The form of the dummy's action: with calls or with text, tools given or not, arguments as JSON text or as an
-    object, its content if it has calls, and with or without reasoning.
+    """The form of the dummy's action: with calls or with text, arguments as JSON text or as an object, its content if
+    it has calls, and with or without reasoning.
     """
 
     calls: bool
-    tools: bool
     as_text: bool = False
     empty: str | None = ""
     reasoning: bool = True

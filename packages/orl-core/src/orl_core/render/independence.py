@@ -59,19 +59,19 @@ Limit = Literal["system", "without_tools", "moved", "apart"]
 TemplateLimits = dict[Limit, str]
 
 
-def situations(roles: Roles, form: Form, *, as_text: bool, several: bool) -> Iterable[Situation]:
+def situations(plans: Plans, roles: Roles, *, several: bool) -> Iterable[Situation]:
     """Yield the combinations; `several` says whether an earlier action can have made two calls.
 
     For one new message these are all combinations. For several messages they are fewer: every start must stay cheap.
     """
-    earlier, shown = _earlier(as_text, several), ((DUMMY_TOOL,), OTHER_TOOLS, ())
+    earlier, shown = _earlier(plans.form(("tool",)).as_text, several), ((DUMMY_TOOL,), OTHER_TOOLS, ())
     looks = ((False, True), (True, True), (False, False), (True, False))
     if len(roles) > 1:
         earlier, shown, looks = [earlier[0], earlier[2], earlier[-1]], shown[::2], ((False, True), (True, False))
     for (rounds_before, before, number), system, tools in product(
-        earlier, (False, True), shown if form.tools else ((),)
+        earlier, (False, True), shown if plans.shown else ((),)
     ):
-        for text, reasoning in looks if form.calls else looks[::2]:
+        for text, reasoning in looks if plans.form(roles).calls else looks[::2]:
             yield Situation(
                 earlier=rounds_before,
                 before=[_SYSTEM, *before] if system else before,
@@ -102,21 +102,21 @@ def _earlier(as_text: bool, several: bool) -> list[tuple[str, Dicts, int]]:
 
 def compare(plans: Plans, roles: Roles, *, several: bool) -> TemplateLimits:
     """Check 8 for new messages of these roles."""
-    as_text = plans.form(("tool",)).as_text
     wanted: dict[int, str] = {}
     limits: TemplateLimits = {}
-    for situation in situations(roles, plans.form(roles), as_text=as_text, several=several):
+    for situation in situations(plans, roles, several=several):
         number = situation.calls_before if plans.counting else 0
         if number not in wanted:
             wanted[number] = plans.expected(roles, number)
-        fault = _fault(plans, roles, situation, wanted[number])
+        tail, fault = _tail(plans, roles, situation, wanted[number])
         if not fault:
             continue
-        if situation.text and _moved(plans, roles, situation, wanted[number]):
+        plain = structs.replace(situation, system=False, before=situation.before[1:])
+        if situation.text and tail and _is_moved(tail, roles, wanted[number]):
             limits.setdefault("moved", fault)
-        elif situation.text and situation.reasoning and _apart(plans, roles, situation, wanted[number]):
+        elif situation.text and situation.reasoning and not tail and _apart(plans, roles, situation, wanted[number]):
             limits.setdefault("apart", fault)
-        elif situation.system and not _fault(plans, roles, _without_system(situation), wanted[number]):
+        elif situation.system and not _tail(plans, roles, plain, wanted[number])[1]:
             limits.setdefault("system", fault)
         elif plans.shown and not situation.tools:
             limits.setdefault("without_tools", fault)
@@ -125,31 +125,25 @@ def compare(plans: Plans, roles: Roles, *, several: bool) -> TemplateLimits:
     return limits
 
 
-def _without_system(situation: Situation) -> Situation:
-    return structs.replace(situation, system=False, before=situation.before[1:])
-
-
-def _fault(plans: Plans, roles: Roles, situation: Situation, expected: str) -> str:
-    """Return how this situation differs; empty if it does not."""
+def _tail(plans: Plans, roles: Roles, situation: Situation, expected: str) -> tuple[str, str]:
+    """Return the tail in this situation, empty if the template refuses it, and how it differs, empty if it does not."""
     where = f"check 8: for {', '.join(roles)} messages after {situation}"
+    form = situation.form(plans.form(roles))
     try:
-        tail = _tail(plans, roles, situation)
+        tail = plans.tail(roles, before=situation.before, tools=situation.tools, form=form)
     except RenderError as exc:
-        return f"{where}: {exc}"
+        return "", f"{where}: {exc}"
     if tail == expected:
-        return ""
-    return f"{where} the template continues with {tail!r}, otherwise with {expected!r}: it depends on the history"
+        return tail, ""
+    other = f"the template continues with {tail!r}, otherwise with {expected!r}: it depends on the history"
+    return tail, f"{where} {other}"
 
 
-def _moved(plans: Plans, roles: Roles, situation: Situation, expected: str) -> bool:
+def _is_moved(tail: str, roles: Roles, expected: str) -> bool:
     """Return whether the action's own text is all that the template prints more: law L1 keeps it as it was sampled.
 
     Behind the last new message it may be followed by an end of the turn, which is not printed without it.
     """
-    try:
-        tail = _tail(plans, roles, situation)
-    except RenderError:
-        return False
     before, printed, after = tail.partition(_TEXT)
     cuts = range(len(expected) + 1)
     inside = any(before.startswith(expected[:cut]) and after.endswith(expected[cut:]) for cut in cuts)
@@ -158,18 +152,9 @@ def _moved(plans: Plans, roles: Roles, situation: Situation, expected: str) -> b
 
 
 def _apart(plans: Plans, roles: Roles, situation: Situation, expected: str) -> bool:
-    """Return whether the template raises at text with reasoning, and takes each alone: both become one message."""
-    try:
-        _tail(plans, roles, situation)
-    except RenderError:
-        alone = [structs.replace(situation, text=False), structs.replace(situation, reasoning=False)]
-        return not any(_fault(plans, roles, one, expected) for one in alone)
-    return False
-
-
-def _tail(plans: Plans, roles: Roles, situation: Situation) -> str:
-    form = situation.form(plans.form(roles))
-    return plans.tail(roles, before=situation.before, tools=situation.tools, form=form)
+    """Return whether the template takes text and reasoning each alone, as it raises at both in one message."""
+    alone = [structs.replace(situation, text=False), structs.replace(situation, reasoning=False)]
+    return not any(_tail(plans, roles, one, expected)[1] for one in alone)
 
 
 def find_counting(plans: Plans) -> None:
@@ -179,12 +164,12 @@ def find_counting(plans: Plans) -> None:
     plans.counting = plans.tail(roles, before=before) != plans.tail(roles)
 
 
-def several_results(plans: Plans, most: int | None) -> TemplateLimits:
-    """Check 8 for several results of one action."""
+def compare_results(plans: Plans, most: int | None) -> TemplateLimits:
+    """Check 8 for one result of an action, and for several."""
     limits: TemplateLimits = {}
-    for number in (2, 3, RESULTS):
+    for number in (1, 2, 3, RESULTS):
         if most is None or number <= most:
-            limits = compare(plans, ("tool",) * number, several=True) | limits
+            limits = compare(plans, ("tool",) * number, several=most != 1) | limits
     return limits
 
 
@@ -199,8 +184,7 @@ def mixed_roles(plans: Plans, most: int | None, known: TemplateLimits, notes: li
         for roles in shapes:
             plans.plan(roles)
             limits = compare(plans, roles, several=most != 1)
-            of_openings: tuple[Limit, ...] = ("system", "without_tools")
-            new = (limits[limit] for limit in of_openings if limit in limits and limit not in known)
+            new = (why for limit, why in limits.items() if limit in ("system", "without_tools") and limit not in known)
             fault = fault or next(new, "")
     except RenderError as exc:
         fault = str(exc)

@@ -27,7 +27,7 @@ def knows_results(tokenizer: Tokenizer) -> bool:
     role, unless it also prints calls or tools: a template for tools may print all roles alike.
     """
     for calls, as_text, empty in product((True, False), (False, True), ("", None)):
-        form = Form(calls=calls, tools=False, as_text=as_text, empty=empty)
+        form = Form(calls=calls, as_text=as_text, empty=empty)
         plain, listed = (_printed(tokenizer, "tool", form, tools=tools) for tools in (False, True))
         unknown = _printed(tokenizer, _UNKNOWN, form, tools=False).lower().replace(_UNKNOWN, "tool")
         if plain.lower() != unknown or listed != plain or (calls and sentinel("a", 0) in plain):

@@ -236,8 +236,7 @@ class Plans:
         `tools` are what the template is given; None and no `form` mean: as the plan was made.
         """
         form = form or self.form(roles)
-        tools = ((DUMMY_TOOL,) if form.tools else ()) if tools is None else tools
-        rendered = self._render(roles, form, tools, before=before)
+        rendered = self._render(roles, form, self.tools if tools is None else tools, before=before)
         last = rendered.rfind("Zqa")
         if last < 0:
             raise _NoTail(1, "it does not print what the assistant said")
@@ -278,7 +277,7 @@ class Plans:
         candidates: list[tuple[int, str, Form]] = []
         faults: list[RenderError] = []
         for calls, as_text, empty in product(*self._choices(roles), ("", None)):
-            form = Form(calls=calls, tools=self.shown, as_text=as_text, empty=empty)
+            form = Form(calls=calls, as_text=as_text, empty=empty)
             try:
                 tail = self.tail(roles, form=form)
             except RenderError as exc:
@@ -354,11 +353,10 @@ class Plans:
     def _probed(self, role: Role) -> Transform:
         roles: Roles = (role,)
         form = self.form(roles)
-        tools = (DUMMY_TOOL,) if form.tools else ()
-        before, _, after = self._render(roles, form, tools).partition(sentinel("c", 0))
+        before, _, after = self._render(roles, form, self.tools).partition(sentinel("c", 0))
         prefix, suffix = self.controls.split(before)[-1], self.controls.split(after)[0]
         transform = probe(
-            lambda content: self._render(roles, form, tools, contents=(content,)),
+            lambda content: self._render(roles, form, self.tools, contents=(content,)),
             *(before, after),
             prefix=prefix[prefix.rfind("Zq") + 9 :] if "Zq" in prefix else prefix,
             suffix=suffix.partition("Zq")[0],
