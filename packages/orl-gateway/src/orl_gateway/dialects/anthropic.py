@@ -153,7 +153,12 @@ def body(reply: Reply, request: ModelRequest) -> dict[str, Any]:
         "content": _content(reply),
         "stop_reason": _ENDINGS[reply.ending],
         "stop_sequence": reply.stop_sequence or None,
-        "usage": {**_prompt_usage(reply), "output_tokens": reply.sampled_tokens},
+        "usage": {  # the first three together are the whole context
+            "input_tokens": reply.prompt_tokens - reply.cached_tokens,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": reply.cached_tokens,
+            "output_tokens": reply.sampled_tokens,
+        },
     }
 
 
@@ -171,37 +176,20 @@ def _content(reply: Reply) -> list[dict[str, Any]]:
     return blocks
 
 
-def _prompt_usage(reply: Reply) -> dict[str, int]:
-    """Return the counts of the prompt; together they are the whole context."""
-    return {
-        "input_tokens": reply.prompt_tokens - reply.cached_tokens,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": reply.cached_tokens,
-    }
-
-
 def events(reply: Reply, request: ModelRequest) -> Iterator[Event]:
     """Yield the events of a stream."""
     answer = body(reply, request)
     begun: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
     yield {"type": "message_start", "message": {**answer, **begun, "usage": {**answer["usage"], "output_tokens": 0}}}
     for index, block in enumerate(answer["content"]):
-        yield {"type": "content_block_start", "index": index, "content_block": {**block, **_empty(block)}}
+        empty = {name: value if name in ("type", "id", "name") else type(value)() for name, value in block.items()}
+        yield {"type": "content_block_start", "index": index, "content_block": empty}
         for delta in _deltas(block):
             yield {"type": "content_block_delta", "index": index, "delta": delta}
         yield {"type": "content_block_stop", "index": index}
     ended = {"stop_reason": answer["stop_reason"], "stop_sequence": answer["stop_sequence"]}
     yield {"type": "message_delta", "delta": ended, "usage": answer["usage"]}
     yield {"type": "message_stop"}
-
-
-def _empty(block: dict[str, Any]) -> dict[str, Any]:
-    empty: dict[str, dict[str, Any]] = {
-        "text": {"text": ""},
-        "thinking": {"thinking": "", "signature": ""},
-        "tool_use": {"input": {}},
-    }
-    return empty[block["type"]]
 
 
 def _deltas(block: dict[str, Any]) -> list[dict[str, Any]]:

@@ -38,7 +38,6 @@ class _Function(Struct, kw_only=True):
 class _Call(Struct, kw_only=True):
     id: str
     function: _Function
-    type: str | None = "function"
 
 
 class _Message(Struct, kw_only=True):

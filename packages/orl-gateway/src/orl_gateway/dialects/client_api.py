@@ -22,7 +22,6 @@ from orl_gateway.dialects.exchange import LEAVE_OUT, History, ModelRequest, Repl
 T = TypeVar("T")
 F = TypeVar("F", bound="Fields")
 TOOLS = Decoder(list[dict[str, Any]])
-NO_TOOLS = Raw(b"[]")
 
 TRAINERS_FIELDS = frozenset(
     (
@@ -64,7 +63,7 @@ class Fields(Struct, kw_only=True):
     """Fields of a request in one API. One of the type `Raw` is not read: it may hold the whole history."""
 
     model: str = ""
-    tools: Raw = NO_TOOLS
+    tools: Raw = Raw(b"[]")
     stream: bool = False
 
     def choice(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, cast
 
 import msgspec
-from msgspec import Raw, Struct, field, structs
+from msgspec import Raw, field, structs
 from msgspec.json import Decoder
 from orl_core.messages import ToolSpec
 
@@ -30,24 +30,19 @@ from orl_gateway.dialects.exchange import Conversation, History, ModelRequest, R
 _BETWEEN = "__"  # of a namespace and a name
 
 
-class _Text(Struct, kw_only=True):
-    format: dict[str, Any] | None = None
-    verbosity: Any = None
-
-
 class _Body(OpenAIFields, kw_only=True):
     input: str | list[Raw]
     instructions: str = ""
     previous_response_id: str = ""
     max_output_tokens: int | None = None
     stream_options: Any = None  # they say how deltas are padded
-    text: _Text = field(default_factory=_Text)
+    text: dict[str, Any] = field(default_factory=dict[str, Any])
     include: list[str] = field(default_factory=list[str])
     truncation: str = "disabled"
     background: bool = False
 
     def faults(self) -> Iterator[RequestRefused]:
-        if (kind := (self.text.format or {}).get("type", "text")) != "text":
+        if (kind := (self.text.get("format") or {}).get("type", "text")) != "text":
             yield unsupported(f"`text.format` of type `{kind}`")
         if unknown := sorted({*self.include} - {"reasoning.encrypted_content"}):
             yield unsupported(f"`include`: {', '.join(unknown)}")
