@@ -50,12 +50,16 @@ def _share_out(
     sent: list[SentCall] = []
     failures: list[tuple[int, ToolResult]] = []
     for position, call in enumerate(action.calls):
-        if isinstance(call, ToolCall) and request.allowed is not None and call.name not in request.allowed:
-            failures.append((position, refused(_not_allowed(call))))
-        elif isinstance(call, ToolCall) and len(sent) < limit:
+        if isinstance(call, ParseFailure):
+            failures.append((position, refused(call)))
+        elif request.allowed is not None and call.name not in request.allowed:
+            why = f"`{call.name}` is not allowed in this turn, and was not called"
+            failures.append((position, _unmade(call, FailureKind.UNKNOWN_TOOL, why)))
+        elif len(sent) < limit:
             sent.append(SentCall(id=f"call_{name}_{len(sent)}", call=call))
         else:
-            failures.append((position, refused(call if isinstance(call, ParseFailure) else _too_many(call, limit))))
+            why = f"at most {limit} calls are made in this turn, and this one was not made"
+            failures.append((position, _unmade(call, FailureKind.TOO_MANY_CALLS, why)))
     return sent, failures
 
 
@@ -66,14 +70,8 @@ def _written(call: ToolCall | ParseFailure) -> str:
     return json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
 
 
-def _too_many(call: ToolCall, limit: int) -> ParseFailure:
-    message = f"at most {limit} calls are made in this turn, and this one was not made"
-    return ParseFailure(kind=FailureKind.TOO_MANY_CALLS, name=call.name, message=message)
-
-
-def _not_allowed(call: ToolCall) -> ParseFailure:
-    message = f"`{call.name}` is not allowed in this turn, and was not called"
-    return ParseFailure(kind=FailureKind.UNKNOWN_TOOL, name=call.name, message=message)
+def _unmade(call: ToolCall, kind: FailureKind, why: str) -> ToolResult:
+    return refused(ParseFailure(kind=kind, name=call.name, message=why))
 
 
 def _first(stops: Sequence[str], text: str) -> str:
