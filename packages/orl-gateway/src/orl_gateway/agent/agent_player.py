@@ -91,19 +91,6 @@ def player_of(agent: AgentConfig) -> Player:
     return AgentPlayer(function, samples_forced_calls=samples)
 
 
-def variables_of(episode: AgentEpisode) -> dict[str, str]:
-    """Return what a program finds in its environment."""
-    return {
-        "OPENAI_BASE_URL": episode.base_url,
-        "OPENAI_API_KEY": episode.api_key,
-        "ANTHROPIC_BASE_URL": episode.anthropic_base_url,
-        "ANTHROPIC_API_KEY": episode.api_key,
-        "ORL_MCP_URL": episode.mcp_url,
-        "ORL_PROMPT": episode.prompt,
-        "ORL_MODEL": episode.model,
-    }
-
-
 class AgentPlayer:
     """Collect rollouts as a Player. `timeout` is the agent's own deadline in seconds, if it is shorter.
 
@@ -158,13 +145,23 @@ class AgentPlayer:
             task.cancel()
             await _ended(task, GRACE_SECONDS)
         fault = task.exception() if task.done() and not task.cancelled() else None
-        text = "" if fault is None else _without(view.api_key, str(fault))
-        await episode.finish(text, self._output(_without(view.api_key, printed.decode("utf-8", "replace"))))
+        output = printed.decode("utf-8", "replace").replace(view.api_key, "[token]")
+        text = "" if fault is None else str(fault).replace(view.api_key, "[token]")
+        await episode.finish(text, self._output(output))
 
     async def _run(self, view: AgentEpisode, printed: bytearray) -> None:
         with boundary(OrlError, "running the agent"):
             if isinstance(self._agent, AgentConfig):
-                await run_command(self._agent, variables_of(view), printed)
+                variables = {
+                    "OPENAI_BASE_URL": view.base_url,
+                    "OPENAI_API_KEY": view.api_key,
+                    "ANTHROPIC_BASE_URL": view.anthropic_base_url,
+                    "ANTHROPIC_API_KEY": view.api_key,
+                    "ORL_MCP_URL": view.mcp_url,
+                    "ORL_PROMPT": view.prompt,
+                    "ORL_MODEL": view.model,
+                }
+                await run_command(self._agent, variables, printed)
             else:
                 await self._agent(view)
 
@@ -210,11 +207,6 @@ async def shared_gateway() -> AsyncGenerator[Gateway]:
 async def _ended(task: asyncio.Task[None], seconds: float) -> bool:
     """Wait for the end of the agent for so long, and tell whether it has ended."""
     return bool((await asyncio.wait((task,), timeout=max(0.0, seconds)))[0])
-
-
-def _without(token: str, text: str) -> str:
-    """Return what an agent said, without the token."""
-    return text.replace(token, "[token]")
 
 
 def _view(gateway: Gateway, episode: Episode, token: str) -> AgentEpisode:

@@ -139,8 +139,19 @@ class Gateway:
             return web.json_response(api.error(refusal), status=refusal.status, headers=headers)
 
     def _not_served(self, request: web.Request, status: int) -> RequestRefused:
-        """Return the refusal of a path or a method. It is noted: the agent may have meant the model."""
-        refusal, state = not_served(request, status), self._episode(request).state
+        """Return the refusal of a path, without a token in it, or of a method.
+
+        It is noted: the agent may have meant the model.
+        """
+        token, hint = token_of(request), ""
+        path = request.path.removeprefix(f"/s/{token}")
+        path = path.replace(token, "[token]") if token else path
+        if "/v1/v1" in path:
+            hint = " Is `/v1` twice in your base URL?"
+        elif path in _APIS:
+            hint = " Does your base URL end in `/v1`?"
+        text = f"{request.method} {path[:_PATH_CHARACTERS]} is not served. This gateway serves {_SERVED}.{hint}"
+        refusal, state = RequestRefused(text, code="not_served", status=status), self._episode(request).state
         if request.method == "POST" and state.refusal is None:
             state.refusal = refusal
         return refusal
@@ -197,19 +208,6 @@ class Gateway:
 
     async def _models(self, http: web.Request) -> web.Response:
         return web.json_response(models_body(self._episode(http).model))
-
-
-def not_served(http: web.Request, status: int) -> RequestRefused:
-    """Return the refusal of a path, without a token in it, or of a method."""
-    token, hint = token_of(http), ""
-    path = http.path.removeprefix(f"/s/{token}")
-    path = path.replace(token, "[token]") if token else path
-    if "/v1/v1" in path:
-        hint = " Is `/v1` twice in your base URL?"
-    elif path in _APIS:
-        hint = " Does your base URL end in `/v1`?"
-    text = f"{http.method} {path[:_PATH_CHARACTERS]} is not served. This gateway serves {_SERVED}.{hint}"
-    return RequestRefused(text, code="not_served", status=status)
 
 
 def token_of(request: web.Request) -> str:

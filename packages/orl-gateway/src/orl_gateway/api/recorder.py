@@ -33,6 +33,7 @@ from orl_rollout.runtime.stack import SharedState
 from orl_gateway.api.gateway import Gateway, key_of, read_whole
 from orl_gateway.dialects.exchange import RequestRefused
 from orl_gateway.episode.episode import Episode
+from orl_gateway.episode.work import look_at
 
 ENDING_SECONDS = CLOSE_SECONDS + 10.0  # for requests and the judgement of sessions that the end of the gateway ends
 ENDED = 1024  # sessions whose outcome a repeated DELETE gets again
@@ -188,8 +189,7 @@ class Recorder:
 
     def _done(self, recording: asyncio.Task[dict[str, Any]]) -> None:
         self._running.discard(recording)
-        if not recording.cancelled():
-            recording.exception()  # read, if nobody waits
+        look_at(recording)
 
     async def _post(self, http: web.Request) -> web.Response:
         """Begin a session for who has the key."""

@@ -139,7 +139,7 @@ class Episode:
         if not self.state.over and self.state.stopped():
             self.state.end(StopReason.ABORTED)
         if self.state.ending is not StopReason.ABORTED and (why := self._undone(fault)):
-            self.state.reject(why + output)
+            self.state.error = self.state.error or why + output
         if self.state.over:
             return
         action = self.tree.nodes[-1].turn.action
@@ -212,7 +212,8 @@ class Episode:
         """Return where the request continues and the ids of what is new, rendered on a thread if that is long."""
         place, limit = self.tree.place(request), self.job.limits.context_tokens
         try:
-            if place.node is None or self.tree.size(place) > INLINE_CHARACTERS:
+            characters = sum(len(message.text) for message in place.messages)
+            if place.node is None or characters > INLINE_CHARACTERS:
                 if self.tree.too_long(place, limit):
                     raise _too_long(None, limit)
                 return await asyncio.to_thread(self.tree.observe, place)

@@ -54,10 +54,6 @@ class EpisodeState:
         if not self.over:
             self.ending = ending
 
-    def reject(self, why: str) -> None:
-        """Make an ERROR of an episode in which the agent got nothing done, also after its end."""
-        self.error = self.error or why
-
     def fail(self, fault: OrlError) -> RequestRefused:
         """End the episode with ERROR, unless it is over, and return the refusal of the request that met the fault."""
         if not self.over:

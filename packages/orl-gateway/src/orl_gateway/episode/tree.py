@@ -155,7 +155,8 @@ class Tree:
         If the chat template cannot continue the node, that is a conversation of its own.
         """
         last, ids = self._rendered, None
-        if last is not None and _same_place(last[0], place):
+        same = place.node, place.key, place.messages  # a key says nothing of reasoning, which an opening shows
+        if last is not None and (last[0].node, last[0].key, last[0].messages) == same:
             return last[1:]
         now = place
         with boundary(RenderError, "rendering"):
@@ -171,10 +172,6 @@ class Tree:
     def too_long(self, place: Place, budget: int) -> bool:
         """Return whether the new messages are far over a budget of ids, before they are tokenized."""
         return self.renderer.too_long(place.messages, () if place.node else place.request.tools, budget)
-
-    def size(self, place: Place) -> int:
-        """Return about how many characters are rendered at `place`."""
-        return sum(len(message.text) for message in place.messages)
 
     def shown(self, place: Place) -> int:
         """Return how many ids the engine is shown at `place` before the new messages."""
@@ -226,11 +223,6 @@ class Tree:
                 hidden = self.renderer.hide(turn.observation, turn.action_ids, turn.spans or (), after=node.after)
             node.turn, node.stripped = structs.replace(turn, stripped_spans=hidden), True
         return node
-
-
-def _same_place(one: Place, other: Place) -> bool:
-    """Return whether two places have the same ids. A key says nothing of reasoning, which an opening shows."""
-    return (one.node, one.key) == (other.node, other.key) and one.messages == other.messages
 
 
 def _reasons_alike(node: Node, message: Message, messages: Sequence[Message]) -> bool:

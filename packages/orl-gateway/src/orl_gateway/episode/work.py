@@ -63,7 +63,7 @@ class Work:
         finally:
             pending.waiting -= 1
             if not answer.cancel():
-                _look_at(answer)
+                look_at(answer)
 
     async def close(self) -> None:
         """Cancel what is under way, and wait for its end in bounded time."""
@@ -75,10 +75,10 @@ class Work:
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        _look_at(task)
+        look_at(task)
 
 
-def _look_at(answer: asyncio.Future[Any]) -> None:
+def look_at(answer: asyncio.Future[Any]) -> None:
     """Read the exception of an answer whose client may be gone: asyncio logs one that nobody reads."""
     if not answer.cancelled():
         answer.exception()
