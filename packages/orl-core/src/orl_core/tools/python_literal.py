@@ -14,9 +14,8 @@ import json
 import re
 from typing import Any
 
-from orl_core.tools.strict_json import NotJson, read_rewritten
+from orl_core.tools.strict_json import NotJson, read_rewritten, skip_space
 
-_SPACE = re.compile(r"\s*+")
 _TOKEN = re.compile(
     r"""\s*+(?:(?P<string>(?P<quote>(?>'{3}|"{3}|['"]))(?P<body>(?:\\.|(?!(?P=quote))[^\\])*+)(?P=quote))"""
     r"|(?P<number>[+-]?+(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][+-]?+[0-9]++)?+(?![\w.]))"
@@ -37,12 +36,6 @@ def unread(message: str, text: str, place: int) -> NotJson:
     return NotJson(message, cut=_CUT.fullmatch(text, place) is not None)
 
 
-def after_space(text: str, place: int) -> int:
-    """Return the index of the first character from `place` on that is not white space."""
-    match = _SPACE.match(text, place)
-    return match.end() if match else place
-
-
 def read_literal(text: str, start: int) -> tuple[Any, int]:
     """Return the literal at `start` of `text`, leading white space skipped, and the index after it."""
     pieces: list[str] = []
@@ -52,7 +45,7 @@ def read_literal(text: str, start: int) -> tuple[Any, int]:
         match = _TOKEN.match(text, place)
         written = _written(match) if match else ""
         if match is None or not written:
-            at = after_space(text, place)
+            at = skip_space(text, place)
             if text[at : at + 1] in {"'", '"'}:
                 raise NotJson("a string does not end", cut=True)
             raise unread("a value is not a string, a number, a list or a dict", text, at)

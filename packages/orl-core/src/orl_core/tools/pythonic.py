@@ -30,9 +30,9 @@ from orl_core.messages import FailureKind, ToolCall
 from orl_core.names import ToolFormat
 from orl_core.tools.format import Spelling, array, json_of, writer
 from orl_core.tools.json_calls import CallShape, read_array
-from orl_core.tools.python_literal import after_space, read_literal, unread
+from orl_core.tools.python_literal import read_literal, unread
 from orl_core.tools.scan import Scan
-from orl_core.tools.strict_json import NotJson
+from orl_core.tools.strict_json import NotJson, skip_space
 from orl_core.tools.wire_format import THINKING, WireFormat, bare, frame
 
 _ReadValue = Callable[[str, int], tuple[Any, int]]
@@ -57,7 +57,7 @@ def _read_block(scan: Scan, value: _ReadValue = read_literal) -> None:
     start, known = scan.at, len(scan.calls)
     if _JSON.match(scan.text, start):
         read_array(scan, _SHAPE)
-    elif scan.text.startswith("[", after_space(scan.text, start)):
+    elif scan.text.startswith("[", skip_space(scan.text, start)):
         _read_list(scan, value)
         _refuse_rest(scan, start, known)
     else:
@@ -82,12 +82,12 @@ def _refuse_rest(scan: Scan, start: int, known: int) -> None:
 
 def _read_list(scan: Scan, value: _ReadValue = read_literal) -> None:
     """Read the calls of the next list."""
-    place, separator = after_space(scan.text, scan.at) + 1, ","
+    place, separator = skip_space(scan.text, scan.at) + 1, ","
     while separator == ",":
         scan.at = place
         try:
             call, end = _read_call(scan.text, place, value)
-            end = after_space(scan.text, end)
+            end = skip_space(scan.text, end)
             separator = scan.text[end : end + 1]
             if separator not in {"", ",", "]"}:
                 raise unread("a comma or ] is missing after a call", scan.text, end)
@@ -96,7 +96,7 @@ def _read_list(scan: Scan, value: _ReadValue = read_literal) -> None:
             return
         scan.calls.append(call)
         scan.jump(end + len(separator))
-        place = after_space(scan.text, scan.at)
+        place = skip_space(scan.text, scan.at)
         if separator == "," and scan.text.startswith("]", place):  # a comma may follow the last call
             scan.jump(place + 1)
             return
@@ -106,9 +106,9 @@ def _read_call(text: str, place: int, value: _ReadValue = read_literal) -> tuple
     """Return the call at `place`, and the index after it. `value` reads one value at a place of the text."""
     match = _CALL.match(text, place)
     if match is None:
-        raise unread("a call does not begin with a name and (", text, after_space(text, place))
+        raise unread("a call does not begin with a name and (", text, skip_space(text, place))
     arguments: dict[str, Any] = {}
-    place, comma = after_space(text, match.end()), True
+    place, comma = skip_space(text, match.end()), True
     while not text.startswith(")", place):
         if not comma:
             raise unread("a comma or ) is missing", text, place)
@@ -118,9 +118,9 @@ def _read_call(text: str, place: int, value: _ReadValue = read_literal) -> tuple
         if argument[1] in arguments:
             raise NotJson(f"the argument `{argument[1]}` appears twice")
         arguments[argument[1]], place = value(text, argument.end())
-        place = after_space(text, place)
+        place = skip_space(text, place)
         comma = text.startswith(",", place)
-        place = after_space(text, place + comma)
+        place = skip_space(text, place + comma)
     return ToolCall(name=match[1], arguments=arguments), place + 1
 
 
@@ -138,7 +138,7 @@ def _read_lfm2_5(scan: Scan) -> None:
     bound = next((mark.start for mark in following if mark.delimiter in _STOPS), len(scan.text))
 
     def value(text: str, start: int) -> tuple[Any, int]:
-        place = after_space(text, start)
+        place = skip_space(text, start)
         if not text.startswith("'", place):
             return read_literal(text, start)
         match = _QUOTE.search(text, place + 1, bound)
@@ -159,9 +159,9 @@ def _read_olmo3(scan: Scan) -> None:
             return
         scan.calls.append(call)
         scan.jump(end)
-        place = after_space(scan.text, end)
+        place = skip_space(scan.text, end)
         if scan.text.startswith(",", place):
-            place = after_space(scan.text, place + 1)
+            place = skip_space(scan.text, place + 1)
         ended = place == len(scan.text)
         if ended or (scan.index < len(scan.marks) and scan.marks[scan.index].start <= place):
             return

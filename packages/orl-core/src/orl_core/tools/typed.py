@@ -26,8 +26,8 @@ from typing import Any, cast
 from msgspec import structs
 
 from orl_core.messages import Action, ToolCall, ToolSpec
-from orl_core.tools.python_literal import after_space, read_literal
-from orl_core.tools.strict_json import NotJson, read_all
+from orl_core.tools.python_literal import read_literal
+from orl_core.tools.strict_json import NotJson, read_all, skip_space
 
 _ALL = frozenset({"string", "integer", "number", "boolean", "null", "object", "array"})
 _TEXT = frozenset({"string"})
@@ -144,7 +144,7 @@ def _python(text: str) -> Any:
         value, end = read_literal(text, 0)
     except NotJson:
         return text
-    whole = after_space(text, end) == len(text)
+    whole = skip_space(text, end) == len(text)
     return cast("Any", value) if whole and isinstance(value, bool | list | dict | None) else text
 
 
