@@ -72,7 +72,6 @@ def _format(
     )
 
 
-_TAGGED = lines("<tools>\n", "</tools>", bare=True, around=("<tool>", "</tool>"))
 FORMATS: Mapping[ToolFormat, WireFormat] = {
     "qwen3_coder": _format(
         "tool_call",
@@ -108,7 +107,7 @@ FORMATS: Mapping[ToolFormat, WireFormat] = {
                 '<minimax:tool_call>\n<invoke name="%(name)s">\n%(arguments)s</invoke>\n</minimax:tool_call>',
                 '<parameter name="%(key)s">%(value)s</parameter>\n',
             ),
-            show=_TAGGED,
+            show=lines("<tools>\n", "</tools>", bare=True, around=("<tool>", "</tool>")),
             families=("minimax-m2", "minimax-m2.5", "minimax-m2.7"),
             examples=(("<minimax:tool_call>",),),
         ),

@@ -21,7 +21,7 @@ _FIRST = frozenset('{["-0123456789tfnNI')
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
-class NotJson(ValueError):
+class NotJson(Exception):
     """The text is no JSON value in the strict sense; the message is one line. `cut`: the text ends inside the value."""
 
     def __init__(self, message: str, *, cut: bool = False) -> None:
@@ -42,8 +42,6 @@ def read_value(text: str, start: int) -> tuple[Any, int]:
         raise NotJson(f"{exc.msg.removesuffix(' at')} at character {exc.pos - start}", cut=cut) from None
     except RecursionError:
         raise NotJson(f"nested deeper than {MAX_DEPTH} levels") from None
-    except NotJson:
-        raise
     except ValueError:  # an integer of thousands of digits, which Python declines to convert
         raise NotJson("a number has too many digits") from None
 
