@@ -320,8 +320,6 @@ def choose_format(
 ) -> CallFormat:
     """Return the stated format, or else the one that the system prompt teaches, or else the chat template's own."""
     stated = None if tool_format == "auto" else tool_format
-    if stated is not None:
-        wire_format(stated)
     if system_prompt_template is None:
         calls = stated or written.detect_format()
         return CallFormat(calls=calls, frame=calls)

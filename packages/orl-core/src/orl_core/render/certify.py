@@ -262,7 +262,7 @@ def openings(opening: OpeningRenderer, controls: Controls, encode_joint: Callabl
     if "Zqtool" not in opening.text([user], [ToolSpec(name="Zqtool")], str):
         drops = "drops the system message, which shows the tools: name another file in `chat_template`"
         lacks = "does not show the tools: set `system_prompt_template`"
-        raise RenderError(f"check 11: the chat template {drops if opening.prompted else lacks}")
+        raise RenderError(f"check 11: the chat template {lacks if opening.system is None else drops}")
     plain = opening.text([user], [ToolSpec(name="look")], str)
     if opening.ids([user], [ToolSpec(name="look")]) != (joint := encode_joint(plain)):
         raise RenderError(f"check 4: the opening {plain!r} is not encoded jointly, which gives {joint}")

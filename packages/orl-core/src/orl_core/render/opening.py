@@ -26,8 +26,7 @@ class OpeningRenderer:
         self._tokenizer = tokenizer
         self._dialect = dialect
         self._controls = controls
-        self._system = system_prompt_template
-        self.prompted = system_prompt_template is not None
+        self.system = system_prompt_template
 
     def ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
         """Return the ids of the opening, generation prompt included."""
@@ -66,9 +65,9 @@ class OpeningRenderer:
         """Return the opening as text, `change` applied to every string from outside."""
         dicts = for_template(messages, change, self._dialect)
         specs: list[dict[str, Any]] | None = None
-        if self._system is not None:
+        if self.system is not None:
             with boundary(RenderError, "filling in `system_prompt_template`"):
-                system = self._system.format(tools=change(clean(for_system_prompt(tools))))
+                system = self.system.format(tools=change(clean(for_system_prompt(tools))))
             if dicts[0]["role"] == "system":
                 system = f"{system}\n\n{dicts.pop(0)['content']}"
             dicts.insert(0, {"role": "system", "content": system})
@@ -79,5 +78,5 @@ class OpeningRenderer:
 
     def _outside(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[str]:
         """Return every string that reaches the template, for the choice of a guard that none of them holds."""
-        outside = [for_template(messages, str), for_chat_template(tools), self._system or ""]
+        outside = [for_template(messages, str), for_chat_template(tools), self.system or ""]
         return [text for _, text in leaves_in(outside)]

@@ -7,6 +7,7 @@ is wrapped, so that plans and certificate see one template that can print result
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import product
 from typing import Any
 
@@ -38,15 +39,13 @@ def knows_results(tokenizer: Tokenizer) -> bool:
 def _printed(tokenizer: Tokenizer, role: str, form: Form, *, tools: bool) -> str:
     """Return a conversation that ends in a result of this role; empty if the template refuses or drops the result."""
     *before, result = [*HELLO, *dummy(("tool",), form)]
-    try:
-        with boundary(RenderError, "applying the chat template to a result"):
-            text = tokenizer.apply_chat_template(
-                [*before, {**result, "role": role}],
-                tools=for_chat_template([DUMMY_TOOL]) if tools else None,
-                add_generation_prompt=True,
-            )
-    except RenderError:
-        return ""
+    text = ""
+    with suppress(RenderError), boundary(RenderError, "applying the chat template to a result"):
+        text = tokenizer.apply_chat_template(
+            [*before, {**result, "role": role}],
+            tools=for_chat_template([DUMMY_TOOL]) if tools else None,
+            add_generation_prompt=True,
+        )
     return text if sentinel("c", 0) in text else ""
 
 
