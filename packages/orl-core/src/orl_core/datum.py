@@ -144,7 +144,7 @@ def loss_mask_of(turn: Turn, train_on: TrainOn) -> list[int]:
     if turn.failed and not train_on.failed_turns:
         return [0] * count
     if turn.spans is None:
-        return [int(train_on.every_part)] * count
+        return [int(train_on.text and train_on.calls and train_on.reasoning)] * count
     mask = [int(train_on.text)] * count
     for span in turn.spans:
         trains = train_on.reasoning if span.part == "reasoning" else train_on.calls

@@ -33,11 +33,6 @@ class TrainOn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if not (self.text or self.calls or self.reasoning):
             raise ValueError("nothing would train: leave one of `text`, `calls`, `reasoning` on")
 
-    @property
-    def every_part(self) -> bool:
-        """Return whether all parts of an action train, so that they need not be told apart."""
-        return self.text and self.calls and self.reasoning
-
 
 class Budgets(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Limit a rollout wherever it is played."""

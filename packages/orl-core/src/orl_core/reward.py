@@ -200,6 +200,5 @@ def _statistics(values: Sequence[float]) -> tuple[float, float, float]:
     """Return the first value, and mean and deviation of the distances from it: exactly 0 where all values are equal."""
     distances = [value - values[0] for value in values]
     mean = math.fsum(distances) / len(distances)
-    if len(values) < 2:
-        return values[0], mean, 0.0
-    return values[0], mean, math.hypot(*(distance - mean for distance in distances)) / math.sqrt(len(values) - 1)
+    deviation = math.hypot(*(distance - mean for distance in distances)) / math.sqrt(max(1, len(values) - 1))
+    return values[0], mean, deviation

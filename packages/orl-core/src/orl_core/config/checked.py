@@ -30,7 +30,4 @@ class Checked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         yield from ()
 
 
-@cache
-def _fields(kind: type[Checked]) -> tuple[structs.FieldInfo, ...]:
-    """Return the fields of `kind`; msgspec reads their annotations anew each time."""
-    return structs.fields(kind)
+_fields = cache(structs.fields)  # which reads the annotations anew each time
