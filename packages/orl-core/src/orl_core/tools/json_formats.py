@@ -12,7 +12,7 @@ from orl_core.names import ToolFormat
 from orl_core.tools.format import OBJECT, Spelling, array, paragraphs, writer
 from orl_core.tools.json_calls import CallShape, read_array, read_calls, read_name, read_named, read_object, read_one
 from orl_core.tools.scan import Mark, Marked, Scan
-from orl_core.tools.wire_format import THINKING, WireFormat, bare, frame
+from orl_core.tools.wire_format import THINKING, WireFormat, frame
 
 _LLAMA_TAG = "<|python_tag|>"
 _LLAMA_TEXT = ("<|python_start|>", "<|python_end|>")
@@ -60,10 +60,6 @@ def _format(
     thinking: tuple[str, str] = THINKING,
 ) -> WireFormat:
     """Return a format whose calls `read` reads behind an opening. `frames` are around calls, the last one closes."""
-
-    def reader(scan: Scan) -> None:
-        read(scan, shape)
-
     inside = {*shape.closing, *frames, _KIMI_ARGUMENTS}
     opens = [stop for stop in shape.stops if stop not in inside]
     return WireFormat(
@@ -71,7 +67,7 @@ def _format(
         spelling=spelling,
         thinking=thinking,
         text_frames=text_frames,
-        readers={**dict.fromkeys(opens, reader), **dict.fromkeys(frames, frame)},
+        readers={**dict.fromkeys(opens, lambda scan: read(scan, shape)), **dict.fromkeys(frames, frame)},
         closings=dict.fromkeys((*shape.closing, *frames[-1:]), opens[-1]),
     )
 
@@ -131,7 +127,7 @@ FORMATS: Mapping[ToolFormat, WireFormat] = {
     "json_array": WireFormat(
         delimiters=THINKING,
         spelling=Spelling(write=writer(f"[{OBJECT}]"), show=paragraphs, families=("xlam",)),
-        bare=bare(partial(read_array, shape=_XLAM), _XLAM_CALLS),
+        bare=(_XLAM_CALLS, partial(read_array, shape=_XLAM)),
     ),
     # Llama 3.1 to 3.3 and 4: objects, joined by `;` or white space, behind `<|python_tag|>`, or at the start of the
     # text and after reasoning, or behind text if they begin with `name` and `parameters`. Any other object is text.
@@ -145,7 +141,7 @@ FORMATS: Mapping[ToolFormat, WireFormat] = {
         ),
         text_frames=_LLAMA_TEXT,
         readers={_LLAMA_TAG: _read_llama, _LLAMA_OBJECT: _read_llama},
-        bare=bare(_read_llama, _LLAMA_CALL),
+        bare=(_LLAMA_CALL, _read_llama),
         prepared=_llama_prepared,
         call_ends_reasoning=False,
     ),

@@ -33,7 +33,7 @@ from orl_core.tools.json_calls import CallShape, read_array
 from orl_core.tools.python_literal import read_literal, unread
 from orl_core.tools.scan import Scan
 from orl_core.tools.strict_json import NotJson, skip_space
-from orl_core.tools.wire_format import THINKING, WireFormat, bare, frame
+from orl_core.tools.wire_format import THINKING, WireFormat, frame
 
 _ReadValue = Callable[[str, int], tuple[Any, int]]
 
@@ -181,7 +181,7 @@ FORMATS: Mapping[ToolFormat, WireFormat] = {
             families=("lfm2",),
         ),
         readers={_START: _read_block, _LFM_START: _read_block, _END: frame, _LFM_END: frame},
-        bare=bare(_read_list, _BARE),
+        bare=(_BARE, _read_list),
         closings={_END: _START, _LFM_END: _LFM_START},
         call_ends_reasoning=False,
     ),

@@ -55,11 +55,6 @@ class TagSyntax(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     strips_newline: bool = False
     json_body: bool = False
 
-    def opening(self, scan: Scan) -> Tag | None:
-        """Return the tag at the next mark if it opens a block."""
-        tag = self.tag(scan, scan.marks[scan.index])
-        return tag if tag is not None and tag.kind == "open" else None
-
 
 def named_tag(kinds: Mapping[str, Kind], name: re.Pattern[str], scan: Scan, mark: Mark) -> Tag | None:
     """Return the tag of a format with a delimiter for each kind; `name` matches the name of a call or a key."""

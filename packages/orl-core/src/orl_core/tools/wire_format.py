@@ -34,15 +34,15 @@ _CALL = re.compile(
 _ID = re.compile(
     r'(?:\[\s*+)?+\{\s*+"tool_call_id"\s*+:\s*+"([^"\\]*+)"|[\w.-]++\s*+\[CALL_ID\]\s*+([\w-]++)|([\w.:-]*:[0-9]++)'
 )
-Reader = Callable[[Scan], None]
+Reader = Callable[[Scan], object]
 
 
 class WireFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One wire format. `thinking` are the delimiters of reasoning.
 
     `readers`: read the calls behind a delimiter, or nothing (`frame`). `blocks`: delimiters that can open a block of
-    tags. `bare`: reads calls that no delimiter opens, at the start of the text and after reasoning; nothing if there
-    are none. `text_frames`: delimiters around text, part of nothing. `prepared`: changes the marks before they are
+    tags. `bare`: how calls begin that no delimiter opens, at the start of the text and after reasoning, and what reads
+    them. `text_frames`: delimiters around text, part of nothing. `prepared`: changes the marks before they are
     read. `carries_texts`: arguments are texts, typed by the tool's schema; `python` as for `typed`.
 
     `closings`: a delimiter inside or behind a call, and the opening that a call lacks if it is met outside of one.
@@ -54,9 +54,9 @@ class WireFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     thinking: tuple[str, str] = THINKING
     readers: Mapping[str, Reader] = {}
     blocks: Mapping[str, TagSyntax] = {}
-    bare: Reader | None = None
+    bare: tuple[re.Pattern[str], Reader] | None = None
     text_frames: Collection[str] = ()
-    prepared: Callable[[Marked], Marked] | None = None
+    prepared: Callable[[Marked], Marked] = lambda marked: marked
     closings: Mapping[str, str] = {}
     call_ends_reasoning: bool = True
     carries_texts: bool = False
@@ -65,18 +65,12 @@ class WireFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def within(self, frame: WireFormat) -> WireFormat:
         """Return a format of these calls, among the reasoning and the text frames of a model's own format `frame`."""
         calls = [text for text in self.delimiters if text not in {*self.thinking, *self.text_frames}]
-
-        def prepared(marked: Marked) -> Marked:
-            for prepare in filter(None, (frame.prepared, self.prepared)):
-                marked = prepare(marked)
-            return marked
-
         return structs.replace(
             self,
             delimiters=tuple(dict.fromkeys((*calls, *frame.delimiters))),
             thinking=frame.thinking,
             text_frames=frame.text_frames,
-            prepared=prepared,
+            prepared=lambda marked: self.prepared(frame.prepared(marked)),
         )
 
     def read(self, marked: Marked, tools: Sequence[ToolSpec], *, reasoning_opened: bool) -> Parsed:
@@ -104,7 +98,7 @@ class WireFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
         `offered` names the tools. Without any, no call is looked for where a tag is missing.
         """
-        scan = Scan(self.prepared(marked) if self.prepared else marked)
+        scan = Scan(self.prepared(marked))
         if reasoning_opened:
             self._think(scan, offered)
         self._read_bare(scan)
@@ -121,7 +115,8 @@ class WireFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def _read_marked(self, scan: Scan) -> None:
         """Read what the next mark opens; it is text if it opens nothing."""
         delimiter = scan.marks[scan.index].delimiter
-        if (syntax := self.blocks.get(delimiter)) and (tag := syntax.opening(scan)):
+        syntax = self.blocks.get(delimiter)
+        if syntax and (tag := syntax.tag(scan, scan.marks[scan.index])) and tag.kind == "open":
             read_block(scan, syntax, tag)
             scan.tell("calls")
         elif reader := self.readers.get(delimiter):
@@ -189,21 +184,9 @@ class WireFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return end if scan.text[scan.at :].strip() else start
 
     def _read_bare(self, scan: Scan) -> None:
-        start = scan.at
-        if self.bare is not None:
-            self.bare(scan)
-        if scan.at > start:
+        if self.bare is not None and self.bare[0].match(scan.text, scan.at):
+            self.bare[1](scan)
             scan.tell("calls")
-
-
-def bare(reader: Reader, opening: re.Pattern[str]) -> Reader:
-    """Return a reader of calls that no delimiter opens: they begin with `opening`, or there are none."""
-
-    def read(scan: Scan) -> None:
-        if opening.match(scan.text, scan.at):
-            reader(scan)
-
-    return read
 
 
 def frame(_: Scan) -> None:
