@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from orl_core.errors import RenderError
 from orl_core.messages import Action, Role, Span, ToolSpec
@@ -23,10 +22,13 @@ class Places:
 
     Characters do not add up over ids: several ids may encode one character, each of them U+FFFD alone. A position is
     therefore found by decoding ids together. Positions are asked for in order, and each search begins at the last one,
-    so that every id is decoded a few times only.
+    so that every id is decoded a few times only. `before` counts the characters and the ids of the action before them.
     """
 
-    def __init__(self, decode: Callable[[Sequence[int]], str], ids: Sequence[int], text: str) -> None:
+    def __init__(
+        self, decode: Callable[[Sequence[int]], str], ids: Sequence[int], text: str, before: tuple[int, int] = (0, 0)
+    ) -> None:
+        self.before = before
         self._decode = decode
         self._ids = ids
         self._text = text
@@ -87,12 +89,12 @@ class CallReader:
         """
         texts: list[str] = []
         marks: list[Mark] = []
-        pieces: list[_Piece] = []
+        pieces: list[Places] = []
         size = start = 0
         for place in [*(place for place, token in enumerate(ids) if token in self._delimiters), len(ids)]:
             plain = self._tokenizer.decode(ids[start:place]) if start < place else ""
             marks.extend(spellings(plain, self._spelled, size))
-            pieces.append(_Piece(size, start, Places(self._tokenizer.decode, ids[start:place], plain)))
+            pieces.append(Places(self._tokenizer.decode, ids[start:place], plain, (size, start)))
             texts.append(plain)
             size += len(plain)
             if place < len(ids):
@@ -106,15 +108,7 @@ class CallReader:
         return action, _in_ids(spans, marked.text, pieces)
 
 
-class _Piece(NamedTuple):
-    """Ids between two delimiters: its beginning, in characters and in ids, and the places in it."""
-
-    character: int
-    id: int
-    places: Places
-
-
-def _in_ids(spans: Sequence[Span], text: str, pieces: Sequence[_Piece]) -> tuple[Span, ...]:
+def _in_ids(spans: Sequence[Span], text: str, pieces: Sequence[Places]) -> tuple[Span, ...]:
     """Return `spans` in ids. An id with text of two parts belongs to the first.
 
     White space between a part and the next one, or the end, is added to it.
@@ -127,10 +121,11 @@ def _in_ids(spans: Sequence[Span], text: str, pieces: Sequence[_Piece]) -> tuple
     return tuple(places)
 
 
-def _place(character: int, pieces: Sequence[_Piece]) -> int:
+def _place(character: int, pieces: Sequence[Places]) -> int:
     """Return how many ids it takes to say the first `character` characters."""
-    piece = pieces[bisect_right(pieces, character, key=lambda piece: piece.character) - 1]
-    return piece.id + piece.places.place(character - piece.character)
+    piece = pieces[bisect_right(pieces, character, key=lambda piece: piece.before[0]) - 1]
+    characters, ids = piece.before
+    return ids + piece.place(character - characters)
 
 
 def reasoning_opened(plans: Plans, roles: Sequence[Role], tool_format: ToolFormat) -> dict[Role, bool]:

@@ -23,7 +23,6 @@ from orl_core.render.independence import (
     TemplateLimits,
     compare,
     compare_results,
-    find_counting,
     mixed_roles,
     most_calls,
 )
@@ -139,7 +138,6 @@ def plans(plans: Plans, dialect: Dialect) -> tuple[Extent, list[Check]]:
     """Make checks 4, 6 to 10 and 12 of what follows an action."""
     notes: list[str] = []
     plans.find_count()
-    find_counting(plans)
     most = most_calls(plans, notes)
     limits = compare_results(plans, most)
     roles: tuple[Role, ...] = ("tool",)

@@ -15,7 +15,6 @@ from orl_core.errors import RenderError
 from orl_core.render.tokenizer import Tokenizer
 
 GUARDS = tuple(map(chr, range(0xE000, 0xE010)))  # private-use characters: a text that holds all sixteen is refused
-_BLANK = "x"  # replaces a control string in the blank render
 
 
 class Controls:
@@ -69,7 +68,7 @@ class Controls:
 
     def blank(self, text: str, guard: str) -> str:
         """Return `text` with a letter for every control string, its edges guarded; both must render alike."""
-        return self.guard(self._whole.sub(_BLANK, text), guard)
+        return self.guard(self._whole.sub("x", text), guard)
 
 
 def choose_guard(texts: Iterable[str]) -> str:

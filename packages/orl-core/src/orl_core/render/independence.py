@@ -16,7 +16,7 @@ from msgspec import Struct, structs
 
 from orl_core.errors import RenderError
 from orl_core.messages import ToolSpec
-from orl_core.render.dummy import DUMMY_TOOL, HELLO, Dicts, Form, Roles, rounds, sentinel
+from orl_core.render.dummy import DUMMY_TOOL, HELLO, Dicts, Roles, rounds, sentinel
 from orl_core.render.plan import Plans
 
 RESULTS = 5  # results of one action that are tried; a template that has them in a row can have more
@@ -39,11 +39,6 @@ class Situation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tools: Sequence[ToolSpec]
     text: bool
     reasoning: bool
-
-    def form(self, form: Form) -> Form:
-        """Return how the dummy's action looks in this situation."""
-        content = _TEXT if self.text and form.calls else form.empty
-        return structs.replace(form, empty=content, reasoning=self.reasoning)
 
     def __str__(self) -> str:
         words = [self.earlier, "a system message" if self.system else "no system message"]
@@ -128,7 +123,9 @@ def compare(plans: Plans, roles: Roles, *, several: bool) -> TemplateLimits:
 def _tail(plans: Plans, roles: Roles, situation: Situation, expected: str) -> tuple[str, str]:
     """Return the tail in this situation, empty if the template refuses it, and how it differs, empty if it does not."""
     where = f"check 8: for {', '.join(roles)} messages after {situation}"
-    form = situation.form(plans.form(roles))
+    form = plans.form(roles)
+    content = _TEXT if situation.text and form.calls else form.empty
+    form = structs.replace(form, empty=content, reasoning=situation.reasoning)
     try:
         tail = plans.tail(roles, before=situation.before, tools=situation.tools, form=form)
     except RenderError as exc:
@@ -155,13 +152,6 @@ def _apart(plans: Plans, roles: Roles, situation: Situation, expected: str) -> b
     """Return whether the template takes text and reasoning each alone, as it raises at both in one message."""
     alone = [structs.replace(situation, text=False), structs.replace(situation, reasoning=False)]
     return not any(_tail(plans, roles, one, expected)[1] for one in alone)
-
-
-def find_counting(plans: Plans) -> None:
-    """Set `made.counting` where what follows a result depends on the number of calls before."""
-    roles: Roles = ("tool",)
-    before = rounds([1], as_text=plans.form(roles).as_text)
-    plans.counting = plans.tail(roles, before=before) != plans.tail(roles)
 
 
 def compare_results(plans: Plans, most: int | None) -> TemplateLimits:

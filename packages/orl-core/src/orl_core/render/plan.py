@@ -187,10 +187,9 @@ class Plans:
 
     def transform(self, role: Role) -> Transform:
         """Return how the template changes a content of this role."""
-        known = self._transforms.get(role)
-        if known is None:
-            known = self._transforms[role] = self._probed(role)
-        return known
+        if role not in self._transforms:
+            self._transforms[role] = self._probed(role)
+        return self._transforms[role]
 
     def values(self, roles: Roles, contents: Sequence[str], names: Sequence[str], ids: Sequence[str]) -> list[str]:
         """Return the texts for the slots: contents as the template changes them, each with its name and call id."""
@@ -213,15 +212,21 @@ class Plans:
         ]
 
     def find_count(self) -> None:
-        """Find the number that the template gives to a result, where the next result has the next number."""
+        """Find the number that the template gives to a result, where the next result has the next number.
+
+        Find also whether what follows a result depends on the number of calls before (`counting`).
+        """
+        result: Roles = ("tool",)
+        before = rounds([1], as_text=self.form(result).as_text)
         with suppress(RenderError):
             first, second, _ = re.split(r"Zqc\d+", self.tail(("tool", "tool")))
             numbers, following = (dict(_COUNTED.findall(without_slots(text))) for text in (first, second))
-            later = self.tail(("tool",), before=rounds([1], as_text=self.form(("tool",)).as_text))
+            later = self.tail(result, before=before)
             for lead, number in numbers.items():
                 if following.get(lead) == str(int(number) + 1):
                     self.count = Count(lead, int(number), f"{lead}{number}" not in later)
         self._plans.clear()
+        self.counting = self.tail(result, before=before) != self.tail(result)
 
     def tail(
         self,
