@@ -28,8 +28,6 @@ from orl_core.text import check_system_prompt, leaves_in, map_strings
 from orl_core.tools import TOOL_FORMATS, ToolFormat, parse, render_call, taught_format, wire_format
 from orl_core.tools.typed import schema_of
 
-WRITTEN = frozenset({"hermes"})  # the taught formats whose calls are written and read back for the certificate
-
 
 class Case(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An action to render. `shows` are words that the rendering holds where the template can express the case."""
@@ -195,7 +193,7 @@ class CallCheck:
 
     def _rendered(self, case: Case, dialect: Dialect, *, tools: bool) -> Rendering | str:
         shown = tools_of(case) if tools else ()
-        messages, guarded = self._messages(case, dialect)
+        messages = self._messages(case, dialect)
         try:
             whole, prompt = self._plans.apply(messages, shown, prompt=False), self._plans.apply(HELLO, shown)
         except RenderError as exc:
@@ -203,26 +201,18 @@ class CallCheck:
         rendering = self._behind(whole, prompt)
         if lost := [word for word in case.shows if word not in rendering.plain]:
             return f"it does not print {', '.join(lost)}"
-        if rendering.text.count(GUARDS[0]) != guarded:
+        if rendering.text.count(GUARDS[0]) != sum(text.count(GUARDS[0]) for _, text in leaves_in(messages)):
             return "it changes control strings in arguments"
         return self._closed(rendering, case)
 
-    def _messages(self, case: Case, dialect: Dialect) -> tuple[list[dict[str, Any]], int]:
-        """Return the case as a template reads it, every string in it guarded, and the number of guards."""
-        guarded = 0
-
-        def guard(text: str) -> str:
-            nonlocal guarded
-            changed = self._plans.controls.guard(text, GUARDS[0])
-            guarded += len(changed) - len(text)
-            return changed
-
+    def _messages(self, case: Case, dialect: Dialect) -> list[dict[str, Any]]:
+        """Return the case as a template reads it, every string in it guarded."""
         content = (TextBlock(text=case.text),)
         message = Message(role="assistant", content=content, reasoning=case.reasoning, calls=case.calls)
-        (action,) = for_template([message], guard, dialect)
+        (action,) = for_template([message], lambda text: self._plans.controls.guard(text, GUARDS[0]), dialect)
         if not case.text:
             action["content"] = self._plans.form(("tool",)).empty
-        return [*map(dict, HELLO), action], guarded
+        return [*map(dict, HELLO), action]
 
     def _behind(self, whole: str, prompt: str) -> Rendering:
         """Return the text behind the prompt, or behind the part that both share."""
@@ -346,7 +336,7 @@ def check_taught(controls: Controls, calls: CallReader) -> Check:
     It fails, and stops nothing, for a format that orl does not write.
     """
     name = "taught calls"
-    if calls.format not in WRITTEN:
+    if calls.format != "hermes":
         return Check(check=name, passed=False, detail=f"orl does not write `{calls.format}`, so that none was tried")
     cases = (*CASES, spelling(controls, calls.wire.delimiters))
     for case in cases:

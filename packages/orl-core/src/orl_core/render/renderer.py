@@ -81,8 +81,7 @@ class Renderer:
             self.thinking = wire_format(self._format.frame).thinking
             self._dialect = written.dialect(self._format.frame)
             extent, more = certify.plans(self._plans, self._dialect)
-            self._mixed = extent.mixed
-            self._closing, self._written = extent.closing, written
+            self._extent, self._written = extent, written
             self._boundary = ActionBoundary(extent.closing, self._controls.ids)
             self._opened = reasoning_opened(self._plans, tuple(extent.closing), self._format.frame)
             # 3. Actions are read, and first messages are written.
@@ -170,7 +169,7 @@ class Renderer:
         if not roles or not self._boundary.follows.issuperset(roles):
             refused, can = ", ".join(roles) or "nothing", " and ".join(sorted(self._boundary.follows))
             raise RenderError(f"an action is followed by {can} messages, not by {refused}")
-        if not self._mixed and len(set(roles)) > 1:
+        if not self._extent.mixed and len(set(roles)) > 1:
             raise RenderError("results and a user message cannot follow an action together in this chat template")
         if not self.can_follow(action_ids, messages):
             raise RenderError(f"the action ended in token {action_ids[-1]}, which a {roles[0]} message cannot follow")
@@ -202,7 +201,7 @@ class Renderer:
             rendering = self._written.write(case, self._dialect)
         ids = self._controls.encode(rendering.text, GUARDS[0])
         if not ids or ids[-1] not in self._tokenizer.stop_ids:
-            ids.append(self._closing.get("tool" if calls else "user", self.stop_ids[0]))
+            ids.append(self._extent.closing.get("tool" if calls else "user", self.stop_ids[0]))
         reread = self.parse(ids, tools, after=after)
         same = reread.reasoning.strip() == reasoning if reasoning else True
         wrong = difference(case, structs.replace(reread, reasoning="") if reasoning else reread, rendering)
