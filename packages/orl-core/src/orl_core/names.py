@@ -33,7 +33,6 @@ PATHS = (".", "~", "/", "runs/", "models/")  # begin a path: no hub has an owner
 TOOL_FORMATS: tuple[ToolFormat, ...] = get_args(ToolFormat)
 
 _SEGMENT = r"(?!\.{1,2}(?:/|\Z))[A-Za-z0-9_.-]{1,200}"  # `.` and `..` would leave the path
-_MATCH = re.compile(rf"^{_SEGMENT}\Z").match
 
 PathName = Annotated[str, Meta(pattern=rf"^{_SEGMENT}\Z", title="name in A-Za-z0-9_.-")]
 EnvironmentName = Annotated[
@@ -47,7 +46,7 @@ EnvironmentName = Annotated[
 
 def is_path_name(name: str) -> bool:
     """Return whether `name` can be one segment of a URL's path: letters, digits, `_`, `.` and `-`."""
-    return _MATCH(name) is not None
+    return re.fullmatch(_SEGMENT, name) is not None
 
 
 def download_of(model: str, before: str, what: str = "--local-dir FOLDER") -> str:

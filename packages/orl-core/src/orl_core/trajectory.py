@@ -184,7 +184,7 @@ class Trajectory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def trainable(self) -> bool:
         """Return whether the trainer may learn from it."""
-        ended = self.stop_reason in _TRAINING or (
+        ended = self.stop_reason in (StopReason.FINISHED, StopReason.MAX_TURNS, StopReason.MAX_TOKENS) or (
             self.stop_reason is StopReason.TIMEOUT and self.job.limits.train_timeouts
         )
         return (
@@ -202,6 +202,3 @@ class Trajectory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def rewards(self) -> tuple[float, ...]:
         """Return everything that the environment paid, in order, calls that paid nothing left out."""
         return tuple(result.reward for turn in self.turns for result in turn.results if result.reward is not None)
-
-
-_TRAINING = frozenset({StopReason.FINISHED, StopReason.MAX_TURNS, StopReason.MAX_TOKENS})

@@ -153,7 +153,6 @@ def placed(tree: Any) -> Any:
         return cast("Any", tree)
     section: dict[str, Any] = whole["trainer"]
     known = {field.encode_name for field in structs.fields(TrainerConfig)} - {"sections"}
-    apart = {name for name, value in section.items() if name not in known and isinstance(value, dict)}
-    sections: dict[str, Any] = {name: section[name] for name in section if name in apart}
-    rest = {name: value for name, value in section.items() if name not in apart}
+    sections = {name: value for name, value in section.items() if name not in known and isinstance(value, dict)}
+    rest = {name: value for name, value in section.items() if name not in sections}
     return {**whole, "trainer": {**rest, "sections": sections} if sections else rest}
