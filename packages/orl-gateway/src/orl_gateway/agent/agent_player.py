@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from msgspec import Struct
+from msgspec import Struct, field
 from orl_core import (
     Message,
     OrlError,
@@ -173,13 +173,12 @@ class AgentPlayer:
         return f"; the end of its output: {end}" if end else "; it printed nothing"
 
 
-class _Shared:
+class _Shared(Struct):
     """The gateway of one event loop, and how many episodes use it."""
 
-    def __init__(self) -> None:
-        self.starting = asyncio.Lock()
-        self.gateway: Gateway | None = None
-        self.users = 0
+    starting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    gateway: Gateway | None = None
+    users: int = 0
 
 
 _SHARED: WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = WeakKeyDictionary()

@@ -161,7 +161,11 @@ class Gateway:
             episode = self._episode(http)
             retried = http.headers.get(_RETRIES, "0") != "0"
             try:
-                request = await read(http, episode, api)
+                try:
+                    request = api.read(await read_whole(http), episode.history)
+                except RequestRefused as refusal:
+                    episode.state.refusal = refusal
+                    raise
                 async with episode.work.answer(request, partial(episode.ask, request), retried=retried) as answer:
                     return await self._deliver(http, api, request, answer)
             except ConnectionResetError:  # the client has left: aiohttp would log it as an error
@@ -242,12 +246,3 @@ def repaired(body: bytes) -> bytes:
     Clients cut strings inside an emoji. The half stays in their history, so a refusal would repeat in every turn.
     """
     return _ESCAPE.sub(lambda escape: escape[1] or rb"\ufffd", body) if _SURROGATE.search(body) else body
-
-
-async def read(http: web.Request, episode: Episode, api: ClientApi) -> ModelRequest:
-    """Return a request of the model; a refusal is noted in the episode."""
-    try:
-        return api.read(await read_whole(http), episode.history)
-    except RequestRefused as refusal:
-        episode.state.refusal = refusal
-        raise

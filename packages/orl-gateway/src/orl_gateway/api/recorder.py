@@ -19,7 +19,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 from orl_core import OrlError, Renderer, RolloutSpec, RunConfig, StopReason, Task, ToolCall, ToolResult, boundary
-from orl_rollout import Engine, Journal, Opening, Outcome, Timeouts
+from orl_rollout import Engine, Journal, Opening, Timeouts
 from orl_rollout.edge import interrupt
 from orl_rollout.edge.secrets import Scrubber
 from orl_rollout.loop.loop import CLOSE_SECONDS
@@ -185,7 +185,16 @@ class Recorder:
             if not self.failed.done():
                 self.failed.set_exception(exc)
             raise RequestRefused(f"the session cannot be recorded: {exc}", status=500) from exc
-        return _summary(outcome)  # without the trajectory, which may be large
+        trajectory = outcome.trajectory  # which may be large, and is no part of the summary
+        return {
+            "id": trajectory.job.rollout_id,
+            "ending": trajectory.ending,
+            "error": trajectory.error,
+            "reward": outcome.reward,
+            "turns": len(trajectory.turns),
+            "rows": len(outcome.datums),
+            "sampled_tokens": sum(len(turn.action_ids) for turn in trajectory.turns),
+        }
 
     def _done(self, recording: asyncio.Task[dict[str, Any]]) -> None:
         self._running.discard(recording)
@@ -218,19 +227,6 @@ class Recorder:
         with boundary(RequestRefused, "reading the body"):
             reward = msgspec.json.decode(body or b"{}", type=_End).reward
         return web.json_response(await self.end(token, reward, id_))
-
-
-def _summary(outcome: Outcome) -> dict[str, Any]:
-    trajectory = outcome.trajectory
-    return {
-        "id": trajectory.job.rollout_id,
-        "ending": trajectory.ending,
-        "error": trajectory.error,
-        "reward": outcome.reward,
-        "turns": len(trajectory.turns),
-        "rows": len(outcome.datums),
-        "sampled_tokens": sum(len(turn.action_ids) for turn in trajectory.turns),
-    }
 
 
 async def serve(config: RunConfig, folder: Path, address: GatewayAddress, announce: Callable[[str], None]) -> None:

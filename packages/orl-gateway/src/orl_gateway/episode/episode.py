@@ -80,7 +80,6 @@ class Episode:
         self._requests = 0  # to the engine
         self._started = time.monotonic()
         self._name = secrets.token_hex(4)
-        self._replies = 0
         self._unmet = 0
 
     async def __aenter__(self) -> Self:
@@ -214,7 +213,8 @@ class Episode:
         try:
             characters = sum(len(message.text) for message in place.messages)
             if place.node is None or characters > INLINE_CHARACTERS:
-                if self.tree.too_long(place, limit):
+                tools = () if place.node else place.request.tools
+                if self.tree.renderer.too_long(place.messages, tools, limit):  # nothing is tokenized yet
                     raise _too_long(None, limit)
                 return await asyncio.to_thread(self.tree.observe, place)
             await take_turn()
@@ -227,9 +227,20 @@ class Episode:
     ) -> tuple[Turn, bool]:
         """Return the turn, not parsed yet, and whether its action is whole. Ids that a fault cut off are kept."""
         generations: list[Generation] = []
-        end = "aborted"
+        end, limit = "aborted", time.monotonic() + self.job.limits.turn_timeout  # its requests share one deadline
+
+        async def ends() -> bool:
+            return self.state.stopped()
+
+        sampler = ActionSampler(
+            job=self.job,
+            renderer=self.tree.renderer,
+            engine=self._engine,
+            deadline=lambda: within(max(0.0, limit - time.monotonic()), EngineError, "generating"),
+            ends=ends,
+        )
         try:
-            end = await self._sampler().sample(context, budget, generations, self._next_request, place.request.stop)
+            end = await sampler.sample(context, budget, generations, self._next_request, place.request.stop)
             if end == "aborted":
                 self.state.end(StopReason.ABORTED)
                 self.state.check()
@@ -240,21 +251,6 @@ class Episode:
                 self.tree.commit(place, turn, None, context)
         return turn, end == "whole"
 
-    def _sampler(self) -> ActionSampler:
-        """Return the sampler of an action that begins now: its requests share one deadline."""
-        limit = time.monotonic() + self.job.limits.turn_timeout
-
-        async def ends() -> bool:
-            return self.state.stopped()
-
-        return ActionSampler(
-            job=self.job,
-            renderer=self.tree.renderer,
-            engine=self._engine,
-            deadline=lambda: within(max(0.0, limit - time.monotonic()), EngineError, "generating"),
-            ends=ends,
-        )
-
     def _next_request(self) -> tuple[int]:
         self._requests += 1
         return (self._requests,)
@@ -264,9 +260,8 @@ class Episode:
         after, tools = place.messages[-1].role, place.request.tools
         with boundary(RenderError, "parsing an action"):
             action, spans = self.tree.renderer.read(turn.action_ids, tools, after=after)
-        self._replies += 1
         counted = Reply(
-            name=f"{self._name}{self._replies:04d}",
+            name=f"{self._name}{len(self.tree.nodes):04d}",  # this turn becomes a node before another one can
             prompt_tokens=len(context) - len(turn.action_ids),
             cached_tokens=min(turn.generations[0].cached_tokens, len(context) - len(turn.action_ids)),
             sampled_tokens=len(turn.action_ids),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from typing import Any
@@ -63,13 +63,6 @@ class Node:
         self.after: Role = place.messages[-1].role
         self.context: TokenBuffer | None = None
         self.stripped = False
-
-    def path(self) -> Iterator[Node]:
-        """Yield the node and those that it continues, the last one first."""
-        node: Node | None = self
-        while node is not None:
-            yield node
-            node = node.parent
 
     @property
     def length(self) -> int:
@@ -169,10 +162,6 @@ class Tree:
         self._rendered = place, now, ids
         return now, ids
 
-    def too_long(self, place: Place, budget: int) -> bool:
-        """Return whether the new messages are far over a budget of ids, before they are tokenized."""
-        return self.renderer.too_long(place.messages, () if place.node else place.request.tools, budget)
-
     def shown(self, place: Place) -> int:
         """Return how many ids the engine is shown at `place` before the new messages."""
         return place.node.before + self._strip(place.node).length if place.node else 0
@@ -188,7 +177,10 @@ class Tree:
         self._strip(node)
         kept, node.context = node.context, None
         if kept is None:
-            path = [self._strip(one) for one in node.path()]
+            path: list[Node] = []
+            while node is not None:
+                path.append(self._strip(node))
+                node = node.parent
             return TokenBuffer(token for one in reversed(path) for token in one.turn.visible_ids)
         begins = len(kept) - len(node.turn.observation) - len(node.turn.action_ids)
         for start, end in reversed(node.turn.stripped_spans):
