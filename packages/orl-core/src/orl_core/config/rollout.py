@@ -10,8 +10,6 @@ from msgspec import Meta
 from orl_core.config.checked import Checked
 from orl_core.limits import Budgets, Positive, Seconds
 
-Share = Annotated[float, Meta(ge=0, le=1)]
-
 
 class RolloutConfig(Budgets, Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Set budgets, deadlines and records of every rollout. Deadlines nest: call, turn, rollout."""
@@ -29,10 +27,12 @@ class RolloutConfig(Budgets, Checked, frozen=True, kw_only=True, forbid_unknown_
         ),
     ] = 600.0
     max_error_rate: Annotated[
-        Share,
+        float,
         Meta(
+            ge=0,
+            le=1,
             description="Share of recent rollouts in ERROR that aborts the run. Rollouts lost with their server count "
-            "once none succeeds for `patience`."
+            "once none succeeds for `patience`.",
         ),
     ] = 0.5
     reward_timeout: Annotated[

@@ -25,6 +25,7 @@ OTHER_TOOLS = (
     ToolSpec(name="note", description="Write a note."),
 )
 _SYSTEM: dict[str, Any] = {"role": "system", "content": "Be brief."}
+_ANSWER: dict[str, Any] = {"role": "assistant", "content": "Well."}
 _AGAIN: dict[str, Any] = {"role": "user", "content": "And then?"}
 _TEXT = "Let me see."
 
@@ -34,7 +35,6 @@ class Situation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     earlier: str
     before: Dicts
-    calls_before: int
     system: bool
     tools: Sequence[ToolSpec]
     text: bool
@@ -63,14 +63,11 @@ def situations(plans: Plans, roles: Roles, *, several: bool) -> Iterable[Situati
     looks = ((False, True), (True, True), (False, False), (True, False))
     if len(roles) > 1:
         earlier, shown, looks = [earlier[0], earlier[2], earlier[-1]], shown[::2], ((False, True), (True, False))
-    for (rounds_before, before, number), system, tools in product(
-        earlier, (False, True), shown if plans.shown else ((),)
-    ):
+    for (rounds_before, before), system, tools in product(earlier, (False, True), shown if plans.shown else ((),)):
         for text, reasoning in looks if plans.form(roles).calls else looks[::2]:
             yield Situation(
                 earlier=rounds_before,
                 before=[_SYSTEM, *before] if system else before,
-                calls_before=number,
                 system=system,
                 tools=tools,
                 text=text,
@@ -78,20 +75,18 @@ def situations(plans: Plans, roles: Roles, *, several: bool) -> Iterable[Situati
             )
 
 
-def _earlier(as_text: bool, several: bool) -> list[tuple[str, Dicts, int]]:
-    """Return the earlier rounds: in words, as messages, and how many calls they make."""
-    spoken: dict[str, Any] = {"role": "assistant", "content": "Well.", "reasoning_content": "r"}
-    silent: dict[str, Any] = {"role": "assistant", "content": "Well."}
+def _earlier(as_text: bool, several: bool) -> list[tuple[str, Dicts]]:
+    """Return the earlier rounds: in words, and as messages."""
     called = rounds([1], as_text=as_text)
-    rounds_before: list[tuple[str, Dicts, int]] = [
-        ("one user message", HELLO, 0),
-        ("an answer before", [*HELLO, spoken, _AGAIN], 0),
-        ("a call before", called, 1),
-        ("a call and an answer before", [*called, silent, _AGAIN], 1),
-        ("two rounds of calls before", rounds([1, 1], as_text=as_text), 2),
+    rounds_before: list[tuple[str, Dicts]] = [
+        ("one user message", HELLO),
+        ("an answer before", [*HELLO, {**_ANSWER, "reasoning_content": "r"}, _AGAIN]),
+        ("a call before", called),
+        ("a call and an answer before", [*called, _ANSWER, _AGAIN]),
+        ("two rounds of calls before", rounds([1, 1], as_text=as_text)),
     ]
     if several:
-        rounds_before.append(("two calls of one action before", rounds([2], as_text=as_text), 2))
+        rounds_before.append(("two calls of one action before", rounds([2], as_text=as_text)))
     return rounds_before
 
 
@@ -100,7 +95,7 @@ def compare(plans: Plans, roles: Roles, *, several: bool) -> TemplateLimits:
     wanted: dict[int, str] = {}
     limits: TemplateLimits = {}
     for situation in situations(plans, roles, several=several):
-        number = situation.calls_before if plans.counting else 0
+        number = sum(message["role"] == "tool" for message in situation.before) if plans.counting else 0
         if number not in wanted:
             wanted[number] = plans.expected(roles, number)
         tail, fault = _tail(plans, roles, situation, wanted[number])
