@@ -34,7 +34,7 @@ def says(text: str, **fields: Any) -> ToolResult:
 async def served(*results: ToolResult | Exception, **limits: Any) -> AsyncGenerator[tuple[Episode, str]]:
     session = ScriptedSession(results, tools=(LOOK,))
     async with Gateway() as gateway, episode_of(Model(("call",)), session, **limits) as episode:
-        yield episode, gateway.mcp_url(gateway.add(episode))
+        yield episode, f"{gateway.base_url(gateway.add(episode))}/mcp"
 
 
 @asynccontextmanager
@@ -80,7 +80,7 @@ async def test_schema_keeps_its_order() -> None:
     schemas = [{"properties": {}, "type": "object"}, {"title": "Wait", "properties": {}}]
     tools = tuple(ToolSpec(name=f"tool_{at}", parameters=schema) for at, schema in enumerate(schemas))
     async with Gateway() as gateway, episode_of(Model(), ScriptedSession(tools=tools)) as episode:
-        _, text = await send(gateway.mcp_url(gateway.add(episode)), request("tools/list"))
+        _, text = await send(f"{gateway.base_url(gateway.add(episode))}/mcp", request("tools/list"))
     listed = [tool["inputSchema"] for tool in json.loads(text)["result"]["tools"]]
     assert [[*schema] for schema in listed] == [["properties", "type"], ["type", "title", "properties"]]
 

@@ -105,7 +105,7 @@ async def test_token_opens_no_other_episode_by_any_path() -> None:
         token, foreign, removed = gateway.add(mine), gateway.add(other), gateway.add(mine)
         gateway.remove(removed)
         assert min(map(len, {token, foreign, removed})) >= 43  # 256 bits
-        urls = [f"{gateway.base_url('wrong')}/v1/{path}" for path in PATHS] + [gateway.mcp_url("wrong")]
+        urls = [f"{gateway.base_url('wrong')}/v1/{path}" for path in PATHS] + [f"{gateway.base_url('wrong')}/mcp"]
         odd = {"Origin": "http://evil.example", "Content-Encoding": "gzip"}  # the token is checked first
         async with aiohttp.ClientSession() as http:
             urls.append(f"{gateway.base_url(removed)}/v1/chat/completions")

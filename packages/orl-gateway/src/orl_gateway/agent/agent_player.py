@@ -213,7 +213,7 @@ def _view(gateway: Gateway, episode: Episode, token: str) -> AgentEpisode:
     return AgentEpisode(
         base_url=f"{gateway.base_url(token)}/v1",
         anthropic_base_url=gateway.base_url(token),
-        mcp_url=gateway.mcp_url(token),
+        mcp_url=f"{gateway.base_url(token)}/mcp",
         api_key=token,
         model=episode.model,
         prompt="\n\n".join(message.text for message in messages),

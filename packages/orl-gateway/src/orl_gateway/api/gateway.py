@@ -33,8 +33,6 @@ SHUTDOWN_SECONDS = 1.0  # that requests under way may take when the server ends:
 BACKLOG = 4096  # connections that wait to be accepted: a batch of rollouts begins at one moment
 _APIS = {"/chat/completions": CHAT, "/responses": RESPONSES, "/messages": ANTHROPIC}
 _SERVED = ", ".join((*(f"/v1{path}" for path in _APIS), "/v1/models", "/mcp"))
-_PATH_CHARACTERS = 200  # of a path, in a refusal
-_RETRIES = "x-stainless-retry-count"
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 # Every escape, so that the `u` behind an escaped backslash is not one. The first group is kept.
 _ESCAPE = re.compile(rb"(\\(?:[^u]|u(?![dD][89a-fA-F])|u[dD][89abAB]\w\w\\u[dD][c-fC-F]\w\w))|\\u[dD][89a-fA-F]\w\w")
@@ -108,10 +106,6 @@ class Gateway:
         """Return the base URL of an episode, without `/v1`: Anthropic's clients add it, OpenAI's do not."""
         return f"{self.url}/s/{token}"
 
-    def mcp_url(self, token: str) -> str:
-        """Return where an episode's tools are served over MCP (streamable HTTP)."""
-        return f"{self.base_url(token)}/mcp"
-
     def remove(self, token: str) -> None:
         """Serve the episode no longer: its token opens nothing."""
         self._episodes.pop(token, None)
@@ -150,7 +144,7 @@ class Gateway:
             hint = " Is `/v1` twice in your base URL?"
         elif path in _APIS:
             hint = " Does your base URL end in `/v1`?"
-        text = f"{request.method} {path[:_PATH_CHARACTERS]} is not served. This gateway serves {_SERVED}.{hint}"
+        text = f"{request.method} {path:.200} is not served. This gateway serves {_SERVED}.{hint}"
         refusal, state = RequestRefused(text, code="not_served", status=status), self._episode(request).state
         if request.method == "POST" and state.refusal is None:
             state.refusal = refusal
@@ -159,7 +153,7 @@ class Gateway:
     def _answers(self, api: ClientApi) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handler(http: web.Request) -> web.StreamResponse:
             episode = self._episode(http)
-            retried = http.headers.get(_RETRIES, "0") != "0"
+            retried = http.headers.get("x-stainless-retry-count", "0") != "0"
             try:
                 try:
                     request = api.read(await read_whole(http), episode.history)

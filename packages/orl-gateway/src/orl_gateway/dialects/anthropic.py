@@ -28,8 +28,6 @@ _ENDINGS = {"stop": "end_turn", "calls": "tool_use", "length": "max_tokens", "st
 _KINDS = {401: "authentication_error", 502: "api_error"}
 _BILLING = "x-anthropic-billing-header:"  # Claude Code's block of the system prompt, other in each request
 
-_REASONING_EDIT = "clear_thinking_"
-
 
 class _Message(Struct, kw_only=True):
     role: str
@@ -55,7 +53,7 @@ class _Body(Fields, kw_only=True):
     def faults(self) -> Iterator[RequestRefused]:
         """Yield changes of the context and forms of the answer. Reasoning and effort are the trainer's."""
         for edit in _blocks(self.context_management.get("edits") or []):
-            if not str(edit.get("type")).startswith(_REASONING_EDIT):
+            if not str(edit.get("type")).startswith("clear_thinking_"):
                 yield unsupported(f"`context_management`: an edit of type `{edit.get('type')}`")
         for name in sorted(
             name for name, value in self.output_config.items() if name != "effort" and value is not None

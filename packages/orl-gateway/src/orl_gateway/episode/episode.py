@@ -85,9 +85,7 @@ class Episode:
     async def __aenter__(self) -> Self:
         try:
             self.opening = await self.tools.open(self.job.task)
-        except BaseException as fault:
-            if isinstance(fault, OrlError):
-                self.state.fail(fault)
+        except BaseException:
             await self.tools.close()
             raise
         return self

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable
+from contextlib import nullcontext, suppress
 from functools import partial
 
 from msgspec import structs
@@ -44,7 +45,7 @@ class ToolSide:
         self._limits = limits
         self._state = state
         self._work = work
-        self._one_by_one = asyncio.Lock()
+        self._one_by_one = nullcontext() if limits.parallel_calls else asyncio.Lock()
         self._early: list[ToolResult] = []  # of calls before the first turn
 
     async def open(self, task: Task) -> Opening:
@@ -56,11 +57,9 @@ class ToolSide:
 
     async def close(self) -> None:
         """Close the session in bounded time; its complaints change nothing."""
-        try:
+        with suppress(SessionError):
             async with within(CLOSE_SECONDS, SessionError, "closing the session"):
                 await self._session.close()
-        except SessionError:
-            return
 
     async def call(self, call: ToolCall) -> ToolResult:
         """Return the result of a call as the agent reads it: its text is cut to `tool_result_tokens`.
@@ -85,8 +84,6 @@ class ToolSide:
             (checked,) = await self._tools.check_all([call], None)
             if isinstance(checked, ParseFailure):
                 return self._keep(call, refused(checked))
-            if self._limits.parallel_calls:
-                return await self._ask(call, f"calling tool `{call.name}`", self._session.call(checked))
             async with self._one_by_one:
                 self._state.check()
                 return await self._ask(call, f"calling tool `{call.name}`", self._session.call(checked))
