@@ -26,7 +26,6 @@ from orl_core.render.independence import (
     mixed_roles,
     most_calls,
 )
-from orl_core.render.junction import ActionBoundary
 from orl_core.render.opening import OpeningRenderer
 from orl_core.render.plan import Plans, TailPlan
 from orl_core.render.tokenizer import Tokenizer
@@ -161,11 +160,8 @@ def plans(plans: Plans, dialect: Dialect) -> tuple[Extent, list[Check]]:
         notes=tuple(notes),
     )
     _closed(plans, extent)
-    junction = ActionBoundary(extent.closing, plans.controls.ids)
     names = {token: text for text, token in plans.controls.ids.items()}
     closing = ", ".join(f"{names[token]} before a {role} message" for role, token in extent.closing.items())
-    others = ", ".join(names[stop] for stop in plans.tokenizer.stop_ids if stop not in junction.closing)
-    closing += f"; in full behind {others}" if others else ""
     contents = ", ".join(f"{role} {plans.transform(role).name}" for role in roles)
     history = "the number of calls before only" if plans.counting else "nothing before it"
     return extent, [
