@@ -46,10 +46,10 @@ def test_taught_hermes_is_read_by_every_family(name: str) -> None:
     assert made.certificate.passed
     assert any("`hermes`" in note and f"`{FAMILIES[name].tool_format}`" in note for note in notes(made))
     opening, closing = made.thinking
-    thought = f"{'' if made.opens_reasoning else opening}Hm, <tool_call>.{closing}"
+    thought = f"{'' if made.opens('user') else opening}Hm, <tool_call>.{closing}"
     action = made.parse(tok.encode_joint(thought + SAID))
     assert (action.calls, action.text, action.reasoning) == (CALLS, "So.", "Hm, <tool_call>.")
-    if not made.opens_reasoning:
+    if not made.opens("user"):
         action = made.parse(tok.encode_joint(SAID))
         assert (action.calls, action.text, action.reasoning) == (CALLS, "So.", "")
 

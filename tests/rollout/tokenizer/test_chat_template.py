@@ -242,7 +242,7 @@ def test_thinking_false_is_refused_if_prompts_open_reasoning(tmp_path: Path) -> 
     build(template("qwen3_instruct_2507") + opens).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match="thinking: false"):
         open_renderer(config_of(thinking=False), open_tokenizer(config_of(thinking=False), str(tmp_path)))
-    assert open_renderer(config_of(), open_tokenizer(config_of(), str(tmp_path))).opens_reasoning
+    assert open_renderer(config_of(), open_tokenizer(config_of(), str(tmp_path))).opens("user")
 
 
 @pytest.mark.parametrize(

@@ -105,11 +105,6 @@ class Renderer:
         """Return whether reasoning can be cut out by `hide`: the two tags that delimit it must be control ids."""
         return self._controls.ids.keys() >= set(self.thinking)
 
-    @property
-    def opens_reasoning(self) -> bool:
-        """Return whether the prompt after a user message opens the reasoning."""
-        return self._opens("user")
-
     def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """Return the ids of the first messages and tools, up to where the model begins to speak.
 
@@ -231,7 +226,7 @@ class Renderer:
         tools = expect_each(ToolSpec, "tools", tools or ())
         stopped = bool(ids) and ids[-1] in self._tokenizer.stop_ids
         action_ids = ids[:-1] if stopped else ids
-        action, spans = self._calls.read(action_ids, tools, reasoning_opened=self._opens(after))
+        action, spans = self._calls.read(action_ids, tools, reasoning_opened=self.opens(after))
         if stopped and spans and spans[-1].end == len(ids) - 1:
             spans = (*spans[:-1], structs.replace(spans[-1], end=len(ids)))
         return action, spans
@@ -251,14 +246,14 @@ class Renderer:
             start, end = len(observation) + span.start, min(span.end, most)
             while end < most and self._tokenizer.decode(action_ids[end : end + 1]).isspace():
                 end += 1
-            if span.start == 0 and self._opens(after):
+            if span.start == 0 and self.opens(after):
                 opening = self._controls.ids[self.thinking[0]]
                 backwards = range(len(observation) - 1, -1, -1)
                 start = next((index for index in backwards if observation[index] == opening), len(observation))
             ranges.append((start, len(observation) + end))
         return tuple(ranges)
 
-    def _opens(self, after: Role) -> bool:
+    def opens(self, after: Role) -> bool:
         """Return whether the prompt after a message of this role opens the reasoning."""
         return self._opened.get(after, self._opened["user"])
 
