@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import msgspec
 
-_LINE = 80  # characters of a line in an error
 DECIMAL_BITS = 1 << 13  # of a number that is written in decimal digits: Python refuses 4300 digits and more
 
 
@@ -58,7 +57,7 @@ def check_system_prompt(template: str) -> None:
     if brace := re.search("[{}]", rest):
         begin = template.rfind("\n", 0, brace.start()) + 1
         line, text = template.count("\n", 0, begin) + 1, template[begin:].partition("\n")[0]
-        where = f"line {line}, column {brace.start() - begin + 1}, {text[:_LINE]!r}"
+        where = f"line {line}, column {brace.start() - begin + 1}, {text[:80]!r}"
         raise ValueError(
             f"`system_prompt_template`, {where}: only {{tools}} is filled in; write {{{{ and }}}} for braces"
         )

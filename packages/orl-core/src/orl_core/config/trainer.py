@@ -153,6 +153,8 @@ def placed(tree: Any) -> Any:
         return cast("Any", tree)
     section: dict[str, Any] = whole["trainer"]
     known = {field.encode_name for field in structs.fields(TrainerConfig)} - {"sections"}
-    sections = {name: value for name, value in section.items() if name not in known and isinstance(value, dict)}
+    sections: dict[str, Any] = {
+        name: value for name, value in section.items() if name not in known and isinstance(value, dict)
+    }
     rest = {name: value for name, value in section.items() if name not in sections}
     return {**whole, "trainer": {**rest, "sections": sections} if sections else rest}

@@ -51,7 +51,6 @@ _FORMATS: Mapping[ToolFormat, WireFormat] = {
 _FAMILIES: dict[str, ToolFormat] = {
     family: name for name, form in _FORMATS.items() for family in (name.replace("_", "-"), *form.spelling.families)
 }
-_EXAMPLE = ToolCall(name="tool_name", arguments={"argument_name": "value"})
 _SEPARATORS = str.maketrans("", "", "-_. ")
 _NAMES: Mapping[str, ToolFormat] = {name.translate(_SEPARATORS): form for name, form in _FAMILIES.items()}
 # What ends a turn in a text that was decoded with its stop token. It is part of no action.
@@ -166,7 +165,8 @@ def system_prompt(tools: Sequence[ToolSpec], format: str = "hermes", template: s
     if template is not None:
         check_system_prompt(template)
         return template.format(tools=for_system_prompt(tools))
-    shown, example = format_tools(tools, format), render_call(_EXAMPLE, format)
+    shown = format_tools(tools, format)
+    example = render_call(ToolCall(name="tool_name", arguments={"argument_name": "value"}), format)
     return (
         f"You can use these tools:\n\n{shown}\n\nTo call a tool, write its name and arguments like this:\n\n{example}"
     )

@@ -30,7 +30,6 @@ from orl_core.tools.python_literal import read_literal
 from orl_core.tools.strict_json import NotJson, read_all, skip_space
 
 _ALL = frozenset({"string", "integer", "number", "boolean", "null", "object", "array"})
-_TEXT = frozenset({"string"})
 _JSON_TYPES: dict[type[object], str] = {
     **{type(None): "null", bool: "boolean", str: "string", int: "integer", float: "number"},
     **{dict: "object", list: "array"},
@@ -87,7 +86,7 @@ class _Schema:
     def _value(self, text: str, schema: Any) -> Any:
         listed = [member for branch in self._branches(schema) for member in _listed(branch) or ()]
         allowed = self._types(schema)
-        if allowed == _TEXT or text in listed:
+        if allowed == frozenset({"string"}) or text in listed:
             return text
         if self._python and text == "None" and "null" in allowed:
             return None

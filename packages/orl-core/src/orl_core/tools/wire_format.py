@@ -65,12 +65,16 @@ class WireFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def within(self, frame: WireFormat) -> WireFormat:
         """Return a format of these calls, among the reasoning and the text frames of a model's own format `frame`."""
         calls = [text for text in self.delimiters if text not in {*self.thinking, *self.text_frames}]
+
+        def prepared(marked: Marked) -> Marked:
+            return self.prepared(frame.prepared(marked))
+
         return structs.replace(
             self,
             delimiters=tuple(dict.fromkeys((*calls, *frame.delimiters))),
             thinking=frame.thinking,
             text_frames=frame.text_frames,
-            prepared=lambda marked: self.prepared(frame.prepared(marked)),
+            prepared=prepared,
         )
 
     def read(self, marked: Marked, tools: Sequence[ToolSpec], *, reasoning_opened: bool) -> Parsed:
