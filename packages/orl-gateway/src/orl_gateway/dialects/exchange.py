@@ -140,11 +140,6 @@ class Reply(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     refused: tuple[tuple[int, ToolResult], ...] = ()
 
     @property
-    def results(self) -> tuple[ToolResult, ...]:
-        """Return the results of an action of which nothing can be done."""
-        return () if self.calls else tuple(result for _, result in self.refused)
-
-    @property
     def message(self) -> Message:
         """Return the reply as clients send it back. Some drop its reasoning: it has none."""
         content = (TextBlock(text=self.text),) if self.text else ()

@@ -27,8 +27,6 @@ from orl_gateway.dialects.client_api import (
 )
 from orl_gateway.dialects.exchange import Conversation, History, ModelRequest, Reply, RequestRefused, unsupported
 
-_BETWEEN = "__"  # of a namespace and a name
-
 
 class _Body(OpenAIFields, kw_only=True):
     input: str | list[Raw]
@@ -42,7 +40,8 @@ class _Body(OpenAIFields, kw_only=True):
     background: bool = False
 
     def faults(self) -> Iterator[RequestRefused]:
-        if (kind := (self.text.get("format") or {}).get("type", "text")) != "text":
+        written: dict[str, Any] = self.text.get("format") or {}
+        if (kind := written.get("type", "text")) != "text":
             yield unsupported(f"`text.format` of type `{kind}`")
         if unknown := sorted({*self.include} - {"reasoning.encrypted_content"}):
             yield unsupported(f"`include`: {', '.join(unknown)}")
@@ -104,7 +103,7 @@ def _specs(tools: list[dict[str, Any]], namespace: str = "") -> Iterator[tuple[T
 
 def _joined(namespace: object, name: str) -> str:
     """Return the name that the model reads for a tool in a namespace: chat templates know no namespaces."""
-    return f"{namespace}{_BETWEEN}{name}" if namespace else name
+    return f"{namespace}__{name}" if namespace else name
 
 
 def _add(history: History, conversation: Conversation, index: int, part: bytes) -> None:

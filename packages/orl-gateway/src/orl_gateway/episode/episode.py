@@ -196,14 +196,12 @@ class Episode:
             context = self.tree.take_context(place)
             context.extend(observation)
             turn, whole = await self._sample(place, observation, context, budget)
-        reply = None
         try:
             await take_turn()
-            reply = self._commit(place, turn, context, cut=not whole)
-            return reply
-        finally:
-            if reply is None:  # the episode ends, or the action cannot be parsed: what was sampled stays in a row
-                self.tree.commit(place, turn, None, context)
+            return self._commit(place, turn, context, cut=not whole)
+        except BaseException:  # the episode ends, or the action cannot be parsed: what was sampled stays in a row
+            self.tree.commit(place, turn, None, context)
+            raise
 
     async def _observe(self, request: ModelRequest) -> tuple[Place, tuple[int, ...]]:
         """Return where the request continues and the ids of what is new, rendered on a thread if that is long."""
@@ -268,7 +266,8 @@ class Episode:
         )
         most = self.tree.renderer.certificate.calls_per_action
         reply = reply_to(place.request, action, counted, cut=cut, most=most)
-        turn = structs.replace(turn, action=action, spans=spans, results=reply.results)
+        results = () if reply.calls else tuple(result for _, result in reply.refused)  # nothing can be done of it
+        turn = structs.replace(turn, action=action, spans=spans, results=results)
         self.tree.commit(place, turn, reply, context)
         self.history.sampled.update((sent.id, sent.call.id) for sent in reply.calls)
         self.history.replies[reply.name] = (
