@@ -8,9 +8,9 @@ server, so it is retried. The module knows nothing of configurations, of drawing
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
-from itertools import repeat
+from itertools import groupby
 from typing import Annotated, Any
 
 import aiohttp
@@ -74,17 +74,11 @@ class RemoteEnvironment(Struct, frozen=True, kw_only=True):
 
     async def get_task_range(self, split: str, start: int, stop: int) -> list[Task]:
         """Return the tasks of `split` from `start` up to `stop`."""
-        return await self._tasks("/task_range", {"split": split, "start": start, "stop": stop}, range(start, stop))
-
-    async def list_tasks(self, split: str) -> list[Task]:
-        """Return all tasks of `split`."""
-        return await self._tasks("/tasks", {"split": split})
-
-    async def _tasks(self, name: str, body: Mapping[str, Any], indices: Sequence[int] | None = None) -> list[Task]:
-        listed = msgspec.convert(await self._ask("POST", self.endpoint.path(name), body), _Tasks)
+        body = {"split": split, "start": start, "stop": stop}
+        listed = msgspec.convert(await self._ask("POST", self.endpoint.path("/task_range"), body), _Tasks)
         deployment, sent = self.endpoint.deployment, len(listed.tasks)
-        if indices is not None and sent != len(indices):
-            wanted = f"{len(indices)} tasks from {indices[0]} were asked for"
+        if sent != stop - start:
+            wanted = f"{stop - start} tasks from {start} were asked for"
             raise SessionAnswerError(f"listing the tasks of {deployment}: {wanted}, and {sent} were sent")
         namespace, _, server_name = deployment.partition("/")
         return [
@@ -94,11 +88,11 @@ class RemoteEnvironment(Struct, frozen=True, kw_only=True):
                 server_name=server_name,
                 environment_name=listed.env_name or self.endpoint.variant,
                 namespace=namespace,
-                split=body["split"],
+                split=split,
                 index=index,
                 task_spec=spec,
             )
-            for index, spec in zip(indices or repeat(None), listed.tasks, strict=False)
+            for index, spec in enumerate(listed.tasks, start)
         ]
 
     async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
@@ -136,8 +130,8 @@ async def list_tasks(listing: TaskListing, indices: Sequence[int] | None = None)
         SessionError: the server fails.
     """
     wanted = range(listing.size) if indices is None else sorted(indices)
-    for page in _pages(wanted):
-        parts = [page]
+    for _, page in groupby(wanted, lambda index: index // PAGE):
+        parts = [[*page]]
         while parts:
             part = parts.pop()
             with as_session_error(f"listing the tasks of {listing.env_name}"):
@@ -152,18 +146,6 @@ async def list_tasks(listing: TaskListing, indices: Sequence[int] | None = None)
                     continue
             for index in part:
                 yield tasks[index - part[0]]
-
-
-def _pages(indices: Sequence[int]) -> Iterator[list[int]]:
-    """Cut ascending `indices` so that no page spans more than PAGE tasks of the listing."""
-    page: list[int] = []
-    for index in indices:
-        if page and index - page[0] >= PAGE:
-            yield page
-            page = []
-        page.append(index)
-    if page:
-        yield page
 
 
 async def served_at(url: str) -> tuple[str, ...]:
