@@ -15,7 +15,7 @@ from orl_core.trajectory import Generation
 from orl_rollout.loop.clock import within
 from orl_testing.tinker.server import TinkerServer
 from orl_tinker.adapters import Adapters
-from orl_tinker.policy import TinkerEngine, sampling_params
+from orl_tinker.run import TinkerEngine, sampling_params
 
 from tests.tinker.serving import NAMED
 

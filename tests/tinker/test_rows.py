@@ -14,7 +14,7 @@ from orl_core.estimators import ESTIMATORS
 from orl_core.trajectory import StopReason
 from orl_rollout.training.rows import Row, rows_of, trained_ids
 from orl_testing.tinker import model
-from orl_tinker.policy import tinker_datum
+from orl_tinker.run import tinker_datum
 
 from tests.kit.paid_turns import Turns, outcome, split, turns_of
 from tests.tinker.recipe import build_datum

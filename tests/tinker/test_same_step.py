@@ -8,7 +8,7 @@ import pytest
 from orl_core.config import TrainerConfig
 from orl_rollout.training.rows import trained_ids
 from orl_tinker.adapters import Adapters
-from orl_tinker.policy import tinker_datum
+from orl_tinker.run import tinker_datum
 from safetensors.torch import load_file
 from tinker import AdamParams, Datum
 from torch import Tensor
