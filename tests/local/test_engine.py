@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from orl_core.errors import EngineError, OrlError
 from orl_core.trajectory import Generation
-from orl_local.engine.in_process_engine import BATCH_ROWS, InProcessEngine, loop_thread
-from orl_local.engine.sampler import SamplingRequest, sample
+from orl_local.engine.in_process_engine import BATCH_ROWS, InProcessEngine, SamplingRequest, loop_thread, sample
 from orl_rollout.edge import interrupt
 from transformers import Qwen3ForCausalLM
 

@@ -12,8 +12,8 @@ from orl_local import plan, planning
 from orl_local.engine import engine_plan
 from orl_local.engine.engine_plan import EngineChoice
 from orl_local.engine.sglang_process import OWN_SHARE
-from orl_local.layouts import COUNTS, GB, LEGEND, LORA_RANK, SIZES, Layout, best, layouts
 from orl_local.memory import Demand, adapted, demand_of, divided, held, training
+from orl_local.planning import COUNTS, GB, LEGEND, LORA_RANK, SIZES, Layout, best, layouts
 from orl_local.settings import settings_of
 from orl_rollout.gpus import Gpu
 from orl_rollout.memory import ModelShape, shape_of

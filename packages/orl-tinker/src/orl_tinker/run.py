@@ -32,7 +32,6 @@ from orl_rollout.run_folder.metrics_log import with_common_names
 from orl_rollout.run_folder.tracking import Report, reporting
 from orl_rollout.training import resume
 from orl_rollout.training.course import Course, OpenPlayer, Record, Schedule, plan_of, runtime_of, schedule_of
-from orl_rollout.training.resume import check_order
 from orl_rollout.training.rows import Row, trained_ids
 from tinker import AdamParams, Datum, ForwardBackwardOutput, ModelInput, SampledSequence, SamplingParams
 
@@ -285,7 +284,7 @@ def planned(run: Run) -> tuple[Schedule, Saved]:
     schedule = schedule_of(run, trainer, ESTIMATORS["grpo"])
     order = order_of(config, schedule.tasks)
     if saved:
-        check_order(config, saved.order, order, saved.step, fixed=("lora_rank",))
+        resume.check_order(config, saved.order, order, saved.step, fixed=("lora_rank",))
     start = structs.replace(saved or Saved(path=""), model=model, order=order)
     return structs.replace(schedule, done=start.step), start
 
