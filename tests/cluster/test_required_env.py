@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from orl_cluster.launch.command.command import modules_of
-from orl_cluster.launch.machine.nodes import Node
-from orl_cluster.launch.machine.ray_cluster import problem_of, ray_address
+from orl_cluster.launch.machine.ray_cluster import Node, problem_of, ray_address
 from orl_cluster.launch.machine.required_env import RequiredEnv, needs_of, secrets_in_config
 from orl_core.config import RunConfig, decode_config
 from orl_core.errors import ConfigError

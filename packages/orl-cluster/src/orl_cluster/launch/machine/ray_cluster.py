@@ -6,6 +6,9 @@ trainer's own variables hold none: a cluster that others started gets them in th
 submit` hands them over. A node of such a cluster is refused before anything runs if its workers lack a variable, a
 package or a file, or do not reach a server that this machine reaches.
 
+The trainer's Python asks the nodes: it runs this module, `-m orl_cluster.launch.machine.ray_cluster ANSWER NEEDS`. What
+a node runs is sent there whole, because orl may be missing on it. A value never leaves its node (L6).
+
 A cluster of our own has ports and a folder of its own, so that several runs on one machine do not meet, and is ended by
 its process, never by `ray stop`, which ends every cluster of the machine. Ray listens on every interface whatever
 address it is given, so a cluster of our own answers to a token alone, made for the run (Ray 2.52 and later).
@@ -13,27 +16,30 @@ address it is given, so a cluster of our own answers to a token alone, made for 
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import secrets
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import structs
-from orl_core.errors import ConfigError, OrlError
+from msgspec import Struct, structs
+from orl_core.errors import ConfigError, OrlError, boundary
 from orl_rollout.edge import interrupt
 from orl_rollout.edge.children import free_port, running
 from orl_rollout.logs import logger_of
 
-from orl_cluster.launch.machine import nodes
+from orl_cluster.launch.machine.probe import answer_of
 from orl_cluster.launch.machine.required_env import RequiredEnv
 
 logger = logger_of("orl")
@@ -46,6 +52,10 @@ MODE, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 OWN = {MODE: "token", "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}  # nothing is served when a run ends
 JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # by which `ray job submit` hands a runtime environment over
 CLOSABLE = (2, 52)  # the first Ray that knows the token
+NODE_SECONDS = 60.0  # for all nodes together to start a worker and answer
+ASK_SECONDS = 180.0
+REACH_SECONDS = 5.0
+HEAD = "node:__internal_head__"  # a resource that Ray gives to the head alone
 
 
 def ray_address(environment: Mapping[str, str]) -> str:
@@ -65,7 +75,7 @@ def ray_cluster(
 ) -> Generator[dict[str, str]]:
     """Yield `environment` with the address of a cluster: of the one that it names, else of one started here."""
     if address := ray_address(environment):
-        needs = structs.replace(needs, addresses=tuple(filter(nodes.reaches, needs.addresses)))
+        needs = structs.replace(needs, addresses=tuple(filter(reaches, needs.addresses)))
         joined = {**environment, ADDRESS: address, JOB: _job(environment, needs)}
         needs = _unproxied(needs, _ready(python, joined, needs, address))
         yield {**joined, **needs.settings, JOB: _job(environment, needs)}
@@ -90,7 +100,7 @@ def _job(environment: Mapping[str, str], needs: RequiredEnv) -> str:
     return msgspec.json.encode({**job, "runtime_env": {**runtime, "env_vars": variables}}).decode()
 
 
-def _unproxied(needs: RequiredEnv, answers: Sequence[nodes.Node]) -> RequiredEnv:
+def _unproxied(needs: RequiredEnv, answers: Sequence[Node]) -> RequiredEnv:
     """Return `needs` whose `no_proxy`, if a trainer has that setting, names all nodes: their engines are called."""
     excepted = needs.settings.get("no_proxy", "*")
     if excepted == "*":
@@ -120,7 +130,7 @@ def unclosable(version: str) -> list[str]:
     ]
 
 
-def _ready(python: str, environment: Mapping[str, str], needs: RequiredEnv, address: str) -> list[nodes.Node]:
+def _ready(python: str, environment: Mapping[str, str], needs: RequiredEnv, address: str) -> list[Node]:
     """Return the nodes of the cluster at `address`."""
     host, _, port = address.rpartition(":")
     if host and "/" not in host and port.isdecimal():  # Ray itself would try for minutes
@@ -129,7 +139,7 @@ def _ready(python: str, environment: Mapping[str, str], needs: RequiredEnv, addr
         except OSError as exc:
             raise ConfigError(f"{ADDRESS}={address}: no cluster answers there: {exc}") from exc
     try:
-        answers = nodes.ask(python, environment, needs)
+        answers = ask(python, environment, needs)
     except ConfigError as exc:
         token = f". Does it need a token? Set {MODE}=token and {TOKEN}" if "ConnectionError" in str(exc) else ""
         raise ConfigError(f"{ADDRESS}={address}: {exc}{token}") from exc
@@ -148,7 +158,7 @@ def _ready(python: str, environment: Mapping[str, str], needs: RequiredEnv, addr
     return answers
 
 
-def problem_of(node: nodes.Node, needs: RequiredEnv, address: str) -> str:
+def problem_of(node: Node, needs: RequiredEnv, address: str) -> str:
     """Return what keeps workers on `node` from playing, and what to do; "" if nothing does."""
     if node.why:
         return f"node {node.address}: {node.why}"
@@ -205,3 +215,93 @@ def environment_for(python: str, extra: Mapping[str, str]) -> dict[str, str]:
         "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
         **extra,
     }
+
+
+class Node(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One node's answer: `variables` are set there, `has_package` tells whether it has the package, `why` what failed.
+
+    `absent` are the paths that are not there, `unreached` the URLs that do not answer it.
+    """
+
+    address: str
+    head: bool
+    variables: tuple[str, ...] = ()
+    has_package: bool = True
+    absent: tuple[str, ...] = ()
+    unreached: tuple[str, ...] = ()
+    gpus: int = 0
+    why: str = ""
+
+
+def ask(python: str, environment: Mapping[str, str], needs: RequiredEnv) -> list[Node]:
+    """Return the answers of the nodes of the cluster at RAY_ADDRESS of `environment`."""
+    arguments = [msgspec.json.encode(needs).decode()]
+    written = answer_of(python, "orl_cluster.launch.machine.ray_cluster", arguments, environment, seconds=ASK_SECONDS)
+    return msgspec.json.decode(written, type=list[Node])
+
+
+def look(package: str, names: Sequence[str], paths: Sequence[str], addresses: Sequence[str]) -> dict[str, Any]:
+    """Return, in a worker, the fields of its Node that are about `package`, `names`, `paths` and `addresses`."""
+    return {
+        "variables": tuple(name for name in names if os.environ.get(name)),
+        "has_package": not package or find_spec(package) is not None,
+        "absent": tuple(path for path in paths if not os.access(path, os.R_OK)),
+        "unreached": tuple(address for address in addresses if not reaches(address)),
+    }
+
+
+def reaches(address: str) -> bool:
+    """Tell whether something listens at the URL `address`, as seen from this machine."""
+    url = urlsplit(address)
+    try:
+        port = url.port or (443 if url.scheme == "https" else 80)
+        socket.create_connection((url.hostname or "", port), REACH_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
+def looked(needs: RequiredEnv) -> list[Node]:
+    """Let every living node look, all at once."""
+    ray: Any = importlib.import_module("ray")
+    strategies: Any = importlib.import_module("ray.util.scheduling_strategies")
+    ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
+    living = [node for node in ray.nodes() if node["Alive"]]
+    tasks = [
+        ray.remote(look)
+        .options(
+            num_cpus=0, max_retries=0, scheduling_strategy=strategies.NodeAffinitySchedulingStrategy(id_, soft=False)
+        )
+        .remote(needs.package, needs.names, needs.paths, needs.addresses)
+        for id_ in (node["NodeID"] for node in living)
+    ]
+    done, _ = ray.wait(tasks, num_returns=len(tasks), timeout=NODE_SECONDS)
+    rows = [_node(ray, node, task if task in done else None) for node, task in zip(living, tasks, strict=True)]
+    ray.shutdown()
+    return rows
+
+
+def _node(ray: Any, node: dict[str, Any], task: Any) -> Node:
+    resources = node["Resources"]
+    where: dict[str, Any] = {
+        "address": node["NodeManagerAddress"],
+        "head": HEAD in resources,
+        "gpus": int(resources.get("GPU", 0)),
+    }
+    if task is None:
+        return Node(**where, why=f"it did not answer within {NODE_SECONDS:g} s")
+    try:
+        with boundary(OrlError, "it took no work"):
+            seen = ray.get(task)
+    except OrlError as exc:
+        return Node(**where, why=" ".join(str(exc).split())[:400])
+    return Node(**where, **seen)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Write the answers to the file named first."""
+    Path(argv[0]).write_bytes(msgspec.json.encode(looked(msgspec.json.decode(argv[1], type=RequiredEnv))))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
