@@ -33,7 +33,7 @@ from orl_core.limits import Limits
 from orl_core.messages import FailureKind, TextBlock, ToolCall, ToolResult, text_of
 from orl_core.trajectory import Generation, RolloutSpec, StopDetail, StopReason
 from orl_rollout.loop.loop import rollout
-from orl_rollout.tasks.plain import PlainRow, PlainSession, plain_task
+from orl_rollout.tasks.file import PlainRow, PlainSession, plain_task
 from orl_testing import ScriptedEngine, ScriptedSession
 
 from tests.rollout.loop.loop_play import RENDERER, TASK, TOKENIZER, TOOLS, call, play, result, say, session_of, shown

@@ -30,7 +30,7 @@ from orl_rollout.results.outcome import Outcome
 from orl_rollout.runtime.admission import AdaptiveLimiter, LimitedSession, Ticket
 from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.judging import Judging
-from orl_rollout.tasks.plain import PlainSession
+from orl_rollout.tasks.file import PlainSession
 
 AGENTS = "orl.agents"  # the group of entry points that play with agents of the user
 logger = logger_of("orl")
