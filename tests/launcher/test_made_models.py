@@ -21,6 +21,7 @@ from orl_playground.game import END, MIDDLE, end, middle, play, scattered
 from orl_playground.guess_number import tools
 from orl_playground.tiny_tokenizer import ADDED_TOKENS, NUMBERS, SPECIAL_TOKENS, build_tokenizer, texts_of
 from orl_rollout import load_tokenizer
+from orl_rollout.gpus import Gpu
 from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -191,7 +192,7 @@ def test_unknown_model_is_refused(tmp_path):
 
 
 def test_published_model_needs_a_gpu_or_patience(tmp_path, monkeypatch):
-    monkeypatch.setattr("orl_rollout.gpus.count_gpus", lambda: 0)
+    monkeypatch.setattr("orl_rollout.gpus.gpu_memory", lambda: ())
     monkeypatch.setattr(playground, "PACKAGE", "orl_no_such_package")
     with pytest.raises(ConfigError, match="--engine transformers"):
         cached_model(config_of(PUBLISHED), tmp_path, never)
@@ -205,7 +206,7 @@ def test_another_file_of_the_published_model_is_refused(tmp_path, monkeypatch):
     (tmp_path / "orl_smol" / playground.FILE).write_bytes(b"GGUF")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(playground, "PACKAGE", "orl_smol")
-    monkeypatch.setattr("orl_rollout.gpus.count_gpus", lambda: 1)
+    monkeypatch.setattr("orl_rollout.gpus.gpu_memory", lambda: (Gpu(total=1),))
     with pytest.raises(ConfigError, match="SHA-256"):
         cached_model(config_of(PUBLISHED), tmp_path / "cache", never)
     assert list((tmp_path / "cache").iterdir()) == []

@@ -294,10 +294,10 @@ def _file() -> Path:
 
 def _refuse_cpu(config: RunConfig) -> None:
     """Refuse a machine without a GPU, unless the user asks for the engine that a CPU can run."""
-    from orl_rollout.gpus import count_gpus
+    from orl_rollout.gpus import gpu_memory
 
     on_cpu = any(section.get("engine") == "transformers" for section in config.trainer.sections.values())
-    if count_gpus() == 0 and not on_cpu:
+    if not gpu_memory() and not on_cpu:
         cores = os.cpu_count() or 1
         raise ConfigError(
             f"{config.trainer.model} trains on a CUDA GPU: five minutes on one H100. This machine has none, and its "

@@ -33,11 +33,6 @@ class Gpu(Struct, frozen=True, kw_only=True):
     free: int | None = None
 
 
-def count_gpus() -> int:
-    """Return the number of GPUs."""
-    return len(gpu_memory())
-
-
 def gpu_memory() -> tuple[Gpu, ...]:
     """Return the memory of each GPU."""
     nvml = importlib.import_module("pynvml")  # its functions have no types

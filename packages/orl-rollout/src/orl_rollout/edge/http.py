@@ -28,13 +28,13 @@ _SURROGATE = re.compile(rb"\\u[dD]")
 
 
 class UnsafeAnswer(Exception):
-    """The answer is too large. It is not read, and asking again would not help.
+    """The answer is larger than `most` bytes. It is not read, and asking again would not help.
 
-    `answer` is the first part of its text, as far as it had come.
+    `answer` is the first part of its text, of which `body` had come.
     """
 
-    def __init__(self, message: str, body: bytes | bytearray = b"") -> None:
-        super().__init__(message)
+    def __init__(self, most: int, body: bytes | bytearray) -> None:
+        super().__init__(f"the answer is larger than {most} bytes")
         self.answer = cut(body[: KEPT_BYTES + 1].decode("utf-8", "replace"), KEPT_BYTES)
 
 
@@ -128,7 +128,7 @@ async def read(response: aiohttp.ClientResponse, most: int) -> bytes:
     """
     body = await _start_of(response, most)
     if len(body) > most:
-        raise too_large(most, body)
+        raise UnsafeAnswer(most, body)
     return bytes(body)
 
 
@@ -145,11 +145,6 @@ async def _start_of(response: aiohttp.ClientResponse, most: int) -> bytearray:
         if len(body) > most:
             break
     return body
-
-
-def too_large(most: int, body: bytes | bytearray = b"") -> UnsafeAnswer:
-    """Return the error for a body that is larger than `most` bytes, and begins with `body`."""
-    return UnsafeAnswer(f"the answer is larger than {most} bytes", body)
 
 
 def retry_after(value: str | None) -> float | None:

@@ -132,11 +132,7 @@ class Journal:
         path.write_bytes(_frame_of(unjudged, step))
 
     def _record(self, outcome: Outcome, step: int | None, replaced: bool, kept: Path | None) -> None:
-        self._append(_frame_of(outcome, step, replaced))
-        if kept is not None:
-            kept.unlink(missing_ok=True)
-
-    def _append(self, record: bytes) -> None:
+        record = _frame_of(outcome, step, replaced)
         if self._size and self._size + len(record) > self._file_bytes:
             self._file.close()
             self._file, self._size = self._next_file(), 0
@@ -149,6 +145,8 @@ class Journal:
                 self._file.truncate(self._size)
             raise
         self._size += len(record)
+        if kept is not None:
+            kept.unlink(missing_ok=True)
 
     def _next_file(self) -> FileIO:
         while True:

@@ -224,24 +224,20 @@ class OpenRewardClient:
         return [http for url, http in self._http.items() if url in urls]
 
     def _make_options(self, name: str) -> SessionOptions:
-        environment = self.config.environment(name)
+        """Return the options of an environment. A variable of its container that is null is the secret of that name."""
+        environment, secrets = self.config.environment(name), resolve_secrets(self.config, name)
         call_timeout = environment.call_timeout or self.config.rollout.call_timeout
         return SessionOptions(
             name=name,
             secrets=self._secrets_header(name, environment),
             toolset=environment.toolset,
-            overrides=self._overrides(name, environment),
+            overrides={
+                variable: (secrets[variable].value or "") if value is None else value
+                for variable, value in environment.env_overrides.items()
+            },
             close_seconds=min(call_timeout, CLOSE_SECONDS),
             open_sessions=self._open_sessions,
         )
-
-    def _overrides(self, name: str, environment: EnvironmentConfig) -> dict[str, str]:
-        """Return the variables of the environment's container; null stands for the secret of that name."""
-        secrets = resolve_secrets(self.config, name)
-        return {
-            variable: (secrets[variable].value or "") if value is None else value
-            for variable, value in environment.env_overrides.items()
-        }
 
     def _secrets_header(self, name: str, environment: EnvironmentConfig) -> str:
         """Return the header with the environment's secrets, each with the hosts that may receive it.

@@ -25,7 +25,7 @@ import msgspec
 from msgspec import Struct
 
 from orl_rollout.edge.descriptors import none_left
-from orl_rollout.edge.http import CONNECT_SECONDS, HttpClient, decode, read, read_error, retry_after, too_large
+from orl_rollout.edge.http import CONNECT_SECONDS, HttpClient, UnsafeAnswer, decode, read, read_error, retry_after
 from orl_rollout.edge.retry import Waiting, retried
 from orl_rollout.logs import Sparing, logger_of
 
@@ -142,7 +142,7 @@ class Channel:
             await asyncio.sleep(0)  # without it, content that has arrived is read without a pause
             size += len(chunk)
             if size > HEARD_ANSWERS * self._most or len(result.body) > self._most + (1 << 18):
-                raise too_large(self._most, result.body)
+                raise UnsafeAnswer(self._most, result.body)
             for event, data in reader.feed(chunk):
                 if event == "task_id":
                     body["task_id"] = data.decode("utf-8", "replace").strip()

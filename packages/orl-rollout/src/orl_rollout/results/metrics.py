@@ -151,17 +151,15 @@ def evaluation_metrics(measures: Iterable[RolloutStats]) -> dict[str, float]:
     Where an environment was evaluated on several splits, each has metrics too: `Organization/Environment/test/success`.
     """
     batch = list(measures)
-    metrics = metrics_of(batch)
-    sets = _sets(batch)
-    for name, members in sets.items():
-        metrics.update({f"{name}/{key}": value for key, value in _metrics(members).items()})
-    for name, members in (_by_environment(batch) | sets).items():
+    metrics: dict[str, float] = {}
+    for name, members in (_by_environment(batch) | _sets(batch)).items():
         successes: dict[str, list[bool]] = {}
         for member in members:
             if member.stop_reason not in UNJUDGED:
                 successes.setdefault(member.task, []).append(member.success)
-        metrics[f"{name}/tasks"] = float(len(successes))
-        metrics.update({f"{name}/pass@{k}": rate for k, rate in mean_pass_at_k(successes).items()})
+        passes = {f"pass@{k}": rate for k, rate in mean_pass_at_k(successes).items()}
+        numbers = {**_metrics(members), "tasks": float(len(successes)), **passes}
+        metrics.update({f"{name}/{key}": value for key, value in numbers.items()})
     return metrics
 
 

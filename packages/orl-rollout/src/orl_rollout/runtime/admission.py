@@ -76,10 +76,6 @@ class AdaptiveLimiter:
                 self.give()
             raise
 
-    def take_back(self) -> None:
-        """Take a slot at once, for a session that is open already."""
-        self.taken += 1
-
     def give(self) -> None:
         """Give a slot back."""
         self.taken -= 1
@@ -136,7 +132,7 @@ class Ticket:
         try:
             return await wait()
         finally:
-            self._limiter.take_back()
+            self._limiter.taken += 1  # at once: the session is open
 
     def lost_since(self, error: str) -> float | None:
         """Return since when (`time.monotonic`) the server has been away, if that is the `error`; None if it is not.

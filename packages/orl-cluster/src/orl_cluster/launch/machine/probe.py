@@ -27,7 +27,7 @@ from orl_core import ConfigError, OrlError, boundary, decode_config
 from orl_core.text import did_you_mean
 from orl_rollout.edge import children
 from orl_rollout.functions import find_modules_in
-from orl_rollout.gpus import Gpu, count_gpus, gpu_memory
+from orl_rollout.gpus import Gpu, gpu_memory
 from orl_rollout.results.outcome import load_reward
 from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER, checkpoint_in, conversion_of
 from orl_rollout.runtime.runtime import load_player
@@ -116,11 +116,12 @@ def findings(trainer: str, argv: Sequence[str], *, last_parser: str) -> Findings
     parsed = last_parser in sys.modules
     names = names_in(argv) if parsed else []
     switched = next(_given_values(argv, known), "") if parsed else ""
+    gpus = gpu_memory()
     return Findings(
         root=_root_of(trainer),
         ray=next((package.version for package in distributions(name="ray")), ""),
-        gpus=count_gpus(),
-        gpu_memory=gpu_memory(),
+        gpus=len(gpus),
+        gpu_memory=gpus,
         reward=_function_fault(argv),
         unknown={name: did_you_mean(name, known) for name in names if name not in known},
         complete=parsed or refused,
