@@ -9,8 +9,7 @@ from orl_core.config import RunConfig, decode_config
 from orl_core.messages import Action, TextBlock, ToolCall, ToolResult, text_message
 from orl_core.task import Task
 from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory, Turn
-from orl_rollout.episodes.frames import frame
-from orl_rollout.episodes.journal import Entry, encode_entry, journal_files
+from orl_rollout.episodes.journal import Entry, encode_entry, frame, journal_files
 from orl_rollout.results.outcome import Outcome, outcome_of
 
 from tests.kit.secrets import NO_SECRETS

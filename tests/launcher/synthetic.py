@@ -12,8 +12,7 @@ from orl_core.config import decode_config
 from orl_core.messages import Action, TextBlock, ToolCall, ToolResult
 from orl_core.task import Task
 from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory, Turn
-from orl_rollout.episodes.frames import frame
-from orl_rollout.episodes.journal import Entry, encode_entry
+from orl_rollout.episodes.journal import Entry, encode_entry, frame
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 ENVIRONMENT = "playground/GuessNumber"

@@ -23,8 +23,7 @@ from orl_launcher.view.progress import following
 from orl_launcher.view.report import write_report
 from orl_launcher.view.tables import BARS, episode_view, episodes_table, sparkline
 from orl_launcher.view.wording import duration, number
-from orl_rollout.episodes.frames import frame
-from orl_rollout.episodes.journal import Entry, encode_entry, read_journal
+from orl_rollout.episodes.journal import Entry, encode_entry, frame, read_journal
 from orl_rollout.run_folder.record import Recovery, add_recovery, read_record
 from rich.console import Console
 

@@ -15,8 +15,7 @@ from orl_core.messages import Action, FailureKind, ParseFailure, Span, TextBlock
 from orl_core.task import Task
 from orl_core.trajectory import RolloutSpec, StopReason, Trajectory
 from orl_launcher.view.server import Viewer
-from orl_rollout.episodes.frames import frame
-from orl_rollout.episodes.journal import encode_entry
+from orl_rollout.episodes.journal import encode_entry, frame
 from orl_rollout.run_folder import metrics_log
 
 from tests.kit.journalled import entry_of, trajectory_of, write

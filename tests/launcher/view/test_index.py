@@ -11,8 +11,7 @@ from msgspec import structs
 from orl_core.errors import ConfigError, OrlError
 from orl_core.trajectory import StopReason
 from orl_launcher.view.index import PAGE, Index
-from orl_rollout.episodes.frames import frame
-from orl_rollout.episodes.journal import Entry, encode_entry
+from orl_rollout.episodes.journal import Entry, encode_entry, frame
 
 from tests.kit.journalled import entry_of, trajectory_of, write
 

@@ -13,8 +13,7 @@ import msgspec
 import pytest
 import zstandard
 from orl_core.errors import OrlError
-from orl_rollout.episodes.frames import frame
-from orl_rollout.episodes.journal import Journal, journal_files, read_journal
+from orl_rollout.episodes.journal import Journal, frame, journal_files, read_journal
 
 from tests.kit.journalled import only_file, outcome, trajectory_of, write
 

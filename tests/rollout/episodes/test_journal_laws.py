@@ -13,8 +13,17 @@ from orl_core.messages import Message, TextBlock
 from orl_core.text import clean
 from orl_core.trajectory import Generation
 from orl_rollout.edge.secrets import without_ids
-from orl_rollout.episodes.frames import MAGIC, frame, read_frames
-from orl_rollout.episodes.journal import decode_entry, encode_entry, pack_ids, pack_logprobs, read_journal, unpack
+from orl_rollout.episodes.journal import (
+    MAGIC,
+    decode_entry,
+    encode_entry,
+    frame,
+    pack_ids,
+    pack_logprobs,
+    read_frames,
+    read_journal,
+    unpack,
+)
 
 from tests.kit.journalled import entry_of, trajectory_of, write
 from tests.kit.strategies import finite, json_values, trajectories, trees

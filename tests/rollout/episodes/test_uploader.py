@@ -9,8 +9,7 @@ from msgspec import structs
 from orl_core.errors import ConfigError
 from orl_core.trajectory import StopReason
 from orl_rollout.episodes.events import events_of
-from orl_rollout.episodes.frames import frame
-from orl_rollout.episodes.journal import Journal, read_journal
+from orl_rollout.episodes.journal import Journal, frame, read_journal
 from orl_rollout.episodes.uploader import Uploader, replace_lost, unsent, uploads
 
 from tests.kit.journalled import config_of, outcome, trajectory_of, write

@@ -15,8 +15,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 from orl_core.errors import ConfigError, OrlError, boundary
-from orl_rollout.episodes.frames import Frame, read_frames
-from orl_rollout.episodes.journal import Entry, decode_entry, journal_files
+from orl_rollout.episodes.journal import Entry, Frame, decode_entry, journal_files, read_frames
 
 from orl_launcher.reports import EpisodeRow, row_of
 

@@ -31,8 +31,15 @@ from orl_rollout.edge.http import HttpClient, read_error, retry_after
 from orl_rollout.edge.retry import Waiting, backoff, retried
 from orl_rollout.edge.secrets import api_key
 from orl_rollout.episodes.events import events_of
-from orl_rollout.episodes.frames import Frame, frame, read_frames
-from orl_rollout.episodes.journal import decode_entry, encode_entry, journal_files, read_journal
+from orl_rollout.episodes.journal import (
+    Frame,
+    decode_entry,
+    encode_entry,
+    frame,
+    journal_files,
+    read_frames,
+    read_journal,
+)
 from orl_rollout.logs import logger_of
 from orl_rollout.openreward.platform import REFUSALS, api_url
 from orl_rollout.openreward.transport import FAULTS, Refusal
