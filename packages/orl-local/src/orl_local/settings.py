@@ -50,17 +50,6 @@ ALGORITHMS: Mapping[str, Algorithm] = {
 }
 
 
-def algorithm_named(name: str) -> Algorithm:
-    """Return the algorithm `name`.
-
-    Raises:
-        ConfigError: the table lacks it.
-    """
-    if name not in ALGORITHMS:
-        raise ConfigError(f"{OPTION} {name}: local has {', '.join(ALGORITHMS)}. Use one, or train with slime or miles")
-    return ALGORITHMS[name]
-
-
 class Settings(Struct, frozen=True, kw_only=True):
     """Everything that an update depends on, but for weights and rows: options by their names, and more.
 
@@ -106,7 +95,9 @@ def settings_of(config: RunConfig, parameters: int | None, words: Sequence[str] 
             "options, and `orl train trl` takes flags of TRL"
         )
     trainer, own = config.trainer.with_defaults(DEFAULTS), own_options(config.trainer)
-    algorithm = algorithm_named(trainer.advantage_estimator or "")
+    if (name := trainer.advantage_estimator or "") not in ALGORITHMS:
+        raise ConfigError(f"{OPTION} {name}: local has {', '.join(ALGORITHMS)}. Use one, or train with slime or miles")
+    algorithm = ALGORITHMS[name]
     _check(config, algorithm, own)
     rollouts = (trainer.rollout_batch_size or 1) * (trainer.n_samples or 1)
     tiny = parameters is not None and parameters < TINY

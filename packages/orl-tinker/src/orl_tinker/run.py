@@ -171,7 +171,6 @@ class TinkerPolicy:
 
     def __init__(self, adapters: Adapters, trainer: TrainerConfig, saved: Saved, patience: float) -> None:
         self._adapters, self._trainer, self._saved = adapters, trainer, saved
-        self._clip = own_options(trainer).grad_clip_norm
         self._engine = TinkerEngine(adapters.sample, patience)
 
     async def update(self, rows: Sequence[Row], step: int) -> Mapping[str, float]:
@@ -213,7 +212,7 @@ class TinkerPolicy:
             beta2=trainer.adam_beta2 or 0.0,
             eps=trainer.adam_eps or 0.0,
             weight_decay=trainer.weight_decay or 0.0,
-            grad_clip_norm=self._clip,
+            grad_clip_norm=own_options(trainer).grad_clip_norm,
         )
 
 

@@ -66,13 +66,14 @@ class SharedWeights:
         return None
 
     def write(self, folder: Path) -> None:
-        """Write the taken weights to `folder`, as a checkpoint for SGLang.
+        """Write the taken weights to `folder`, as a checkpoint for SGLang: tied ones once.
 
         Raises:
             EngineError: the disk is full, or cannot be written.
         """
         with boundary(EngineError, f"writing weights to {folder}"):
-            write_weights(self.model, folder, as_sent(self._weights()))
+            if written := on_cpu(self.model, _untied(self.model, as_sent(self._weights()))):
+                base_of(self.model).save_pretrained(folder, state_dict=written)
 
     def fingerprints(self) -> dict[str, int]:
         """Return a fingerprint of each of the taken weights."""
@@ -80,12 +81,6 @@ class SharedWeights:
 
     def _weights(self) -> Iterable[tuple[str, Tensor]]:
         return policy_weights(self.model) if self._kept is None else self._kept
-
-
-def write_weights(model: Any, folder: Path, weights: Iterable[tuple[str, Tensor]]) -> None:
-    """Write `weights`, which are those of the policy at some time, tied ones once."""
-    if written := on_cpu(model, _untied(model, weights)):
-        base_of(model).save_pretrained(folder, state_dict=written)
 
 
 def _untied(model: Any, weights: Iterable[tuple[str, Tensor]]) -> Iterable[tuple[str, Tensor]]:

@@ -44,7 +44,6 @@ def run(
     command: Sequence[str],
     *,
     environment: Mapping[str, str] | None = None,
-    folder: Path | None = None,
     timeout: float,
 ) -> subprocess.CompletedProcess[str]:
     """Run `command` to its end, with its output and its errors as text.
@@ -58,7 +57,6 @@ def run(
     process = subprocess.Popen(
         list(command),
         env=environment,
-        cwd=folder,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

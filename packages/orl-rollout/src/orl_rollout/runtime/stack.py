@@ -29,7 +29,6 @@ from orl_rollout.run_folder.contract import TOKENIZER
 from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.runtime import Environments, Player, Runtime
 from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
-from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
 
 class SharedState:
@@ -57,7 +56,9 @@ class SharedState:
                 opening.enter_context(Uploader(folder, config))  # closed last: it sends what the journal holds
                 self.journal = opening.enter_context(Journal(folder))
                 self.open_sessions = opening.enter_context(closing(OpenSessions(folder, config.trainer.load)))
-                _keep_tokenizer(Path(folder), self.tokenizer)
+                # Next to the journal, unless another process has written it: readers of ids need no checkpoint then.
+                with boundary(OrlError, f"writing the tokenizer into {folder}"), suppress(FileExistsError):
+                    write_new(Path(folder) / TOKENIZER, self.tokenizer.file())
             self._opened = opening.pop_all()
         spare_collector()
 
@@ -87,12 +88,6 @@ def spare_collector() -> None:
     gc.collect()
     gc.freeze()
     atexit.register(gc.unfreeze)
-
-
-def _keep_tokenizer(folder: Path, tokenizer: HFTokenizer) -> None:
-    """Write the tokenizer next to the journal, unless another process has: readers of ids need no checkpoint then."""
-    with boundary(OrlError, f"writing the tokenizer into {folder}"), suppress(FileExistsError):
-        write_new(folder / TOKENIZER, tokenizer.file())
 
 
 @asynccontextmanager

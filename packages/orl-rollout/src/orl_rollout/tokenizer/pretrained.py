@@ -198,18 +198,14 @@ def read_tiktoken(file: Path, code: Path | None, added: Mapping[str, Any]) -> To
         raise RenderError(f"{file} states no pattern: copy the checkpoint's tokenization_*.py there, it is not run")
     pattern = _pattern_in(code)
     with boundary(RenderError, f"reading {file}"):
-        ranks = _tiktoken_ranks(file)
+        lines = (line.split() for line in file.read_bytes().splitlines() if line)
+        ranks = {base64.b64decode(spelled, validate=True): int(rank) for spelled, rank in lines}
         named = {int(token_id): token for token_id, token in added.items()}
         tokens: list[tuple[str, bool]] = []
         for token_id in range(len(ranks), max(named, default=len(ranks) - 1) + 1):
             token = named.get(token_id, {"content": f"<|reserved_token_{token_id}|>", "special": True})
             tokens.append((token["content"], bool(token.get("special"))))
         return _tokenizer(ranks, pattern, tokens)
-
-
-def _tiktoken_ranks(file: Path) -> dict[bytes, int]:
-    lines = (line.split() for line in file.read_bytes().splitlines() if line)
-    return {base64.b64decode(spelled, validate=True): int(rank) for spelled, rank in lines}
 
 
 def _pattern_in(code: Path) -> str:

@@ -71,7 +71,7 @@ class Findings(Struct, frozen=True, kw_only=True):
 def ask(trainer: str, python: str, argv: Sequence[str], environment: Mapping[str, str]) -> Findings:
     """Ask the environment of `python` about itself and about `argv`, which its parsers read with `environment`."""
     try:
-        written = answer_of(python, f"orl_{trainer}.probe", ["--", *argv], environment, seconds=ASK_SECONDS)
+        written = answer_of(python, f"orl_{trainer}.probe", ["--", *argv], environment)
     except ConfigError as exc:
         if f"No module named 'orl_{trainer}'" in str(exc):
             install = f"orl install-into {python} --trainer {trainer}"
@@ -80,16 +80,15 @@ def ask(trainer: str, python: str, argv: Sequence[str], environment: Mapping[str
     return msgspec.json.decode(written, type=Findings)
 
 
-def answer_of(
-    python: str, module: str, arguments: Sequence[str], environment: Mapping[str, str], *, seconds: float
-) -> bytes:
+def answer_of(python: str, module: str, arguments: Sequence[str], environment: Mapping[str, str]) -> bytes:
     """Run `python -m MODULE ANSWER arguments` and return the content of the file ANSWER that it writes."""
     with TemporaryDirectory() as folder:
         file = Path(folder) / "answer.json"
         try:
-            done = children.run([python, "-m", module, str(file), *arguments], environment=environment, timeout=seconds)
+            command = [python, "-m", module, str(file), *arguments]
+            done = children.run(command, environment=environment, timeout=ASK_SECONDS)
         except subprocess.TimeoutExpired as exc:
-            raise ConfigError(f"no answer within {seconds:g} s") from exc
+            raise ConfigError(f"no answer within {ASK_SECONDS:g} s") from exc
         except OSError as exc:
             raise ConfigError(str(exc)) from exc
         if file.is_file():

@@ -53,7 +53,6 @@ OWN = {MODE: "token", "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}  # nothing i
 JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # by which `ray job submit` hands a runtime environment over
 CLOSABLE = (2, 52)  # the first Ray that knows the token
 NODE_SECONDS = 60.0  # for all nodes together to start a worker and answer
-ASK_SECONDS = 180.0
 REACH_SECONDS = 5.0
 HEAD = "node:__internal_head__"  # a resource that Ray gives to the head alone
 
@@ -236,7 +235,7 @@ class Node(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def ask(python: str, environment: Mapping[str, str], needs: RequiredEnv) -> list[Node]:
     """Return the answers of the nodes of the cluster at RAY_ADDRESS of `environment`."""
     arguments = [msgspec.json.encode(needs).decode()]
-    written = answer_of(python, "orl_cluster.launch.machine.ray_cluster", arguments, environment, seconds=ASK_SECONDS)
+    written = answer_of(python, "orl_cluster.launch.machine.ray_cluster", arguments, environment)
     return msgspec.json.decode(written, type=list[Node])
 
 
