@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from orl_cluster.launch.command.command import Layout
-from orl_cluster.launch.command.memory import estimate, sizes_of
+from orl_cluster.launch.command.model_shape import estimate, sizes_of
 from orl_core.errors import ConfigError
 from orl_rollout.gpus import Gpu
 from orl_rollout.memory import GIB, MemoryReport, engine_memory, shape_of, training_memory

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from orl_core.config import RunConfig
 from orl_core.render import Renderer
-from orl_rollout.tokenizer import rendering
+from orl_rollout.tokenizer import tokenizer as of_run
 from orl_rollout.tokenizer.chat_template import ChatTemplate
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -150,8 +150,8 @@ _opened: dict[object, Any] = {}
 
 
 def open_once(name: str) -> Callable[[RunConfig, Any], Any]:
-    """Return the function `name` of `rendering` that works once a process for equal settings and checkpoint."""
-    function: Callable[[RunConfig, Any], Any] = getattr(rendering, name)
+    """Return the function `name` of `tokenizer.tokenizer` that works once a process for equal settings and checkpoint."""
+    function: Callable[[RunConfig, Any], Any] = getattr(of_run, name)
 
     def opened(config: RunConfig, of: Any) -> Any:
         settings = [getattr(config, field) for field in SETTINGS]

@@ -22,7 +22,7 @@ from orl_playground.guess_number import tools
 from orl_playground.tiny_tokenizer import ADDED_TOKENS, NUMBERS, SPECIAL_TOKENS, build_tokenizer, texts_of
 from orl_rollout import load_tokenizer
 from orl_rollout.gpus import Gpu
-from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
+from orl_rollout.tokenizer.tokenizer import open_renderer, open_tokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 

@@ -10,7 +10,7 @@ import torch
 from msgspec import structs
 from orl_core.errors import ConfigError
 from orl_local import scoring
-from orl_local.engine import sampler
+from orl_local.engine import in_process_engine
 from orl_local.engine.engine_plan import EngineChoice
 from orl_local.engine.lora import with_adapters
 from orl_local.memory import (
@@ -221,5 +221,5 @@ def test_settings_that_are_given_stay(tmp_path: Path):
 
 
 def test_sizes_are_those_of_the_code_that_they_estimate():
-    assert sampler.BATCH_TOKENS == BATCH_TOKENS
+    assert in_process_engine.BATCH_TOKENS == BATCH_TOKENS
     assert scoring.CHUNK * 5 * 4 == CHUNK_BYTES

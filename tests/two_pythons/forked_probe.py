@@ -56,13 +56,11 @@ def forking(python: str) -> Generator[None]:
         process.kill()
 
 
-def answer(
-    python: str, module: str, arguments: Sequence[str], environment: Mapping[str, str], *, seconds: float
-) -> bytes:
+def answer(python: str, module: str, arguments: Sequence[str], environment: Mapping[str, str]) -> bytes:
     """Do what `answer_of` does. A Python without such a process is asked as ever."""
     process = _processes.get(python)
     if process is None:
-        return answer_of(python, module, arguments, environment, seconds=seconds)
+        return answer_of(python, module, arguments, environment)
     assert process.stdin is not None
     assert process.stdout is not None
     with TemporaryDirectory() as folder:

@@ -41,7 +41,7 @@ def test_long_failure_is_cut_between_words() -> None:
         (Refusal(404, "no such session"), SessionRefused),
         (Refusal(429, "busy"), Overloaded),
         (Refusal(400, "no such task"), SessionRefused),
-        (UnsafeAnswer("too large"), SessionAnswerError),
+        (UnsafeAnswer(1, b"too large"), SessionAnswerError),
         (RemoteFailure("a bug"), SessionError),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value.__name__,

@@ -20,8 +20,7 @@ from orl_core.tools.format import for_chat_template
 from orl_rollout.run_folder.config_file import date_of
 from orl_rollout.runtime.stack import SharedState
 from orl_rollout.tokenizer.chat_template import ChatTemplate
-from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
-from orl_rollout.tokenizer.tokenizer import HFTokenizer
+from orl_rollout.tokenizer.tokenizer import HFTokenizer, open_renderer, open_tokenizer
 
 from tests.kit.families import FAMILIES, renderer, rows
 from tests.kit.families import tokenizer as family_tokenizer

@@ -248,7 +248,7 @@ def _tiny(config: RunConfig, scratch: Path, output: Path) -> WarmStart:
 def _published(config: RunConfig, cache: Path, output: Path) -> WarmStart:
     """Return the training of the published model, which is converted into `cache` first."""
     from orl_playground.game import middle, play, scattered
-    from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
+    from orl_rollout.tokenizer.tokenizer import open_renderer, open_tokenizer
 
     model, seed = str(converted(cache)), config.trainer.seed
     rng = random.Random(seed)  # noqa: S311 - games need repeatable chance

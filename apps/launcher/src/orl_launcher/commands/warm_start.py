@@ -105,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _read(config: RunConfig, model: str, options: argparse.Namespace) -> list[Outcome]:
     """Return the episodes that are there already."""
     from orl_core.task import PLAIN
-    from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
+    from orl_rollout.tokenizer.tokenizer import open_renderer, open_tokenizer
 
     if options.rows:
         renderer = open_renderer(config, open_tokenizer(config, model))

@@ -15,8 +15,7 @@ from orl_core import OrlError, Renderer, RunConfig
 from orl_core.render.tokenizer import Tokenizer
 from orl_rollout.edge.secrets import Scrubber
 from orl_rollout.runtime.runtime import check_renderer, load_player
-from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
-from orl_rollout.tokenizer.tokenizer import HFTokenizer
+from orl_rollout.tokenizer.tokenizer import HFTokenizer, open_renderer, open_tokenizer
 
 from orl_launcher import cli, invocation
 from orl_launcher.configuration import refuse_missing, resolve

@@ -34,8 +34,7 @@ from orl_cluster.launch.command.command import (
     required_env,
     splits_of,
 )
-from orl_cluster.launch.command.memory import estimate
-from orl_cluster.launch.command.model_shape import is_mixture
+from orl_cluster.launch.command.model_shape import estimate, is_mixture
 from orl_cluster.launch.command.trainer_defaults import MODEL, SUCCESSORS
 from orl_cluster.launch.machine import probe
 from orl_cluster.launch.machine.installation import Installation, find_installation, without_busy_gpus

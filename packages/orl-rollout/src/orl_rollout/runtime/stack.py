@@ -28,7 +28,7 @@ from orl_rollout.openreward.open_sessions import OpenSessions
 from orl_rollout.run_folder.contract import TOKENIZER
 from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.runtime import Environments, Player, Runtime
-from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
+from orl_rollout.tokenizer.tokenizer import open_renderer, open_tokenizer
 
 
 class SharedState:
