@@ -150,7 +150,7 @@ _opened: dict[object, Any] = {}
 
 
 def open_once(name: str) -> Callable[[RunConfig, Any], Any]:
-    """Return the function `name` of `tokenizer.tokenizer` that works once a process for equal settings and checkpoint."""
+    """Return the function `name` of a run that works once a process for equal settings and checkpoint."""
     function: Callable[[RunConfig, Any], Any] = getattr(of_run, name)
 
     def opened(config: RunConfig, of: Any) -> Any:
