@@ -91,7 +91,7 @@ class Child:
     the GPU's memory first. At the `gate` it waits for other ranks.
     """
 
-    def __init__(self, gate: asyncio.Barrier | None = None) -> None:
+    def __init__(self, gate: asyncio.Barrier) -> None:
         self._life, self._asking, self._gate = ExitStack(), asyncio.Lock(), gate
         self._asked: asyncio.Future[Any] | None = None
 
@@ -135,8 +135,7 @@ class Child:
     async def _pass(self) -> str:
         """Return GO once all ranks are at the gate, or ABORT if one of them failed."""
         try:
-            if self._gate:
-                await self._gate.wait()
+            await self._gate.wait()
         except asyncio.BrokenBarrierError:
             return ABORT
         return GO

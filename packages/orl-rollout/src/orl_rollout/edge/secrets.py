@@ -84,13 +84,6 @@ def all_entries(config: RunConfig) -> list[SecretEntry]:
     return [*_held(config.secrets, ""), *own]
 
 
-def agent_secrets(config: RunConfig) -> list[tuple[str, str]]:
-    """Return the secret variables of the agent's program, with their values in this process."""
-    variables = config.agent_config.env if config.agent_config else {}
-    names = [name for name, value in variables.items() if value is None and takes_secret(name)]
-    return [(name, os.environ.get(name, "")) for name in names]
-
-
 def resolve_secrets(config: RunConfig, env_name: str) -> dict[str, Secret]:
     """Return the secrets of one environment with their values. One without a value is left out."""
     return {
@@ -132,7 +125,9 @@ def _held(secrets: Secrets, holder: str) -> Iterator[SecretEntry]:
 def _values(config: RunConfig) -> list[tuple[str, str]]:
     """Return every secret that `config` names and this process has, and the platform's key, each with its name."""
     named = [(entry.name, entry.value) for entry in all_entries(config)]
-    return [*named, *agent_secrets(config), (PLATFORM_KEY, api_key())]
+    variables = config.agent_config.env if config.agent_config else {}  # of the agent's program
+    names = [name for name, value in variables.items() if value is None and takes_secret(name)]
+    return [*named, *((name, os.environ.get(name, "")) for name in names), (PLATFORM_KEY, api_key())]
 
 
 def refuse_repeats(config: RunConfig) -> None:

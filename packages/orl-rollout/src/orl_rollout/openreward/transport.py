@@ -132,31 +132,28 @@ class Channel:
 
     async def _listen(self, path: str, headers: Mapping[str, str], body: dict[str, Any]) -> Any:
         async with self._send("POST", path, headers, body, silence=SILENCE_SECONDS) as response:
-            return await self._hear(response, body)
-
-    async def _hear(self, response: aiohttp.ClientResponse, body: dict[str, Any]) -> Any:
-        if response.status >= 300 or response.content_type == "application/json":
-            return await self._answer(response)
-        reader, result, size = EventReader(), CutJson(self._most), 0
-        async for chunk in response.content.iter_chunked(HEARD_BYTES):
-            await asyncio.sleep(0)  # without it, content that has arrived is read without a pause
-            size += len(chunk)
-            if size > HEARD_ANSWERS * self._most or len(result.body) > self._most + (1 << 18):
-                raise UnsafeAnswer(self._most, result.body)
-            for event, data in reader.feed(chunk):
-                if event == "task_id":
-                    body["task_id"] = data.decode("utf-8", "replace").strip()
-                elif event == "error":
-                    raise RemoteFailure(data.decode("utf-8", "replace") or "it does not say why")
-                elif event in {"chunk", "end"}:
-                    result.feed(data)
-                if event == "end":
-                    await _finish(response)
-                    if result.is_cut:
-                        text = f"{response.url}: a text is longer than {self._most} bytes, and is cut there"
-                        warnings.warn(text, str(response.url))
-                    return decode(result.body, valid=self._valid)
-        raise aiohttp.ClientPayloadError("the stream ended before its result")
+            if response.status >= 300 or response.content_type == "application/json":
+                return await self._answer(response)
+            reader, result, size = EventReader(), CutJson(self._most), 0
+            async for chunk in response.content.iter_chunked(HEARD_BYTES):
+                await asyncio.sleep(0)  # without it, content that has arrived is read without a pause
+                size += len(chunk)
+                if size > HEARD_ANSWERS * self._most or len(result.body) > self._most + (1 << 18):
+                    raise UnsafeAnswer(self._most, result.body)
+                for event, data in reader.feed(chunk):
+                    if event == "task_id":
+                        body["task_id"] = data.decode("utf-8", "replace").strip()
+                    elif event == "error":
+                        raise RemoteFailure(data.decode("utf-8", "replace") or "it does not say why")
+                    elif event in {"chunk", "end"}:
+                        result.feed(data)
+                    if event == "end":
+                        await _finish(response)
+                        if result.is_cut:
+                            text = f"{response.url}: a text is longer than {self._most} bytes, and is cut there"
+                            warnings.warn(text, str(response.url))
+                        return decode(result.body, valid=self._valid)
+            raise aiohttp.ClientPayloadError("the stream ended before its result")
 
     async def _answer(self, response: aiohttp.ClientResponse) -> Any:
         if response.status < 300:

@@ -140,18 +140,14 @@ def outcome_of(
     """
     if reward is None or trajectory.stop_reason in UNJUDGED:
         outcome = _outcome(trajectory, reduce_reward(trajectory, config), config, scrubber)
-        return structs.replace(outcome, unrewarded=reward is None and _is_unrewarded(trajectory))
+        unpaid = trajectory.stop_reason is StopReason.FINISHED and not any(map(math.isfinite, trajectory.rewards))
+        return structs.replace(outcome, unrewarded=reward is None and unpaid)
     try:
         with boundary(OrlError, f"the reward function `{reward.name}`"):
             return _outcome(trajectory, reward.reward_of(trajectory, config), config, scrubber)
     except OrlError as fault:
         failed = structs.replace(trajectory, stop_reason=StopReason.ERROR, stop_detail=None, error=str(fault))
         return _outcome(failed, 0.0, config, scrubber)
-
-
-def _is_unrewarded(trajectory: Trajectory) -> bool:
-    """Return whether the environment ended the episode without a finite reward in any result."""
-    return trajectory.stop_reason is StopReason.FINISHED and not any(map(math.isfinite, trajectory.rewards))
 
 
 def _outcome(trajectory: Trajectory, reward: float, config: EnvironmentConfig, scrubber: Scrubber) -> Outcome:

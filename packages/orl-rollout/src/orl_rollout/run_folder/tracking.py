@@ -86,38 +86,30 @@ def _install(extra: str) -> str:
 
 
 @contextmanager
-def tracking(run: Run) -> Generator[Any]:
-    """Open the run at Weights & Biases, where libraries find it, and end it with the block. Yield it, or None.
+def reporting(run: Run) -> Generator[Report]:
+    """Open the trackers that the user asks for. Yield the function that takes the kind, step and metrics of a row.
 
-    The configuration goes there without secrets.
+    The run at Weights & Biases is where libraries find it. The configuration goes there without secrets.
     """
     config = run.config.trainer
     tracked = tracked_by(config)
     if tracked.note:
         logger.warning("%s", tracked.note)
-    if tracked.mode is None:
-        yield None
-        return
-    import wandb
+    add: list[Callable[[dict[str, float], int], Any]] = []
+    with ExitStack() as stack:
+        if tracked.mode is not None:
+            import wandb
 
-    with boundary(ConfigError, "opening the run at Weights & Biases"):
-        opened = wandb.init(
-            project=config.wandb_project or "orl",
-            name=config.wandb_run or run.folder.name,
-            mode=tracked.mode,
-            dir=str(run.folder),
-            config=run.config.public(),
-        )
-    with opened:
-        yield opened
-
-
-@contextmanager
-def reporting(run: Run) -> Generator[Report]:
-    """Open the trackers that the user asks for. Yield the function that takes the kind, step and metrics of a row."""
-    with tracking(run) as opened, ExitStack() as stack:
-        add: list[Callable[[dict[str, float], int], Any]] = [opened.log] if opened else []
-        if run.config.trainer.tensorboard:
+            with boundary(ConfigError, "opening the run at Weights & Biases"):
+                opened = wandb.init(
+                    project=config.wandb_project or "orl",
+                    name=config.wandb_run or run.folder.name,
+                    mode=tracked.mode,
+                    dir=str(run.folder),
+                    config=run.config.public(),
+                )
+            add.append(stack.enter_context(opened).log)
+        if config.tensorboard:
             from tensorboard.summary import Writer  # pyright: ignore[reportMissingTypeStubs]
 
             writer: Any = Writer(str(run.folder / "tensorboard"))
