@@ -137,8 +137,15 @@ def _write(host: Host, sample: Any, outcome: Outcome, clients: LoopClients) -> l
     """Return the samples of a rollout. If one cannot be written, return one that failed."""
     try:
         with boundary(OrlError, "writing the sample"):
-            samples = _fill(host, sample, outcome, clients)
-            if clients.worker.config.turn_advantages:
+            config, text_of = clients.worker.config, clients.worker.tokenizer.decode
+            compared = config.group_reward.mode != "off" and not host.evaluation
+            store_conversation(sample, outcome.trajectory if compared and outcome.trajectory.trainable else None)
+            if config.several_rows:
+                samples = split(sample, outcome, text_of=text_of, evaluation=host.evaluation)
+            else:
+                fill(sample, outcome, text_of=text_of)
+                samples = [sample]
+            if config.turn_advantages:
                 store_turns(samples, outcome.datums)
             if not host.evaluation:
                 for one, datum in zip(samples, outcome.datums or (None,), strict=True):
@@ -154,16 +161,6 @@ def _write(host: Host, sample: Any, outcome: Outcome, clients: LoopClients) -> l
         (breaker.saw_late if isinstance(fault, EngineError) else breaker.saw_bug)(text)
         return [sample]
     return samples
-
-
-def _fill(host: Host, sample: Any, outcome: Outcome, clients: LoopClients) -> list[Any]:
-    config, text_of = clients.worker.config, clients.worker.tokenizer.decode
-    compared = config.group_reward.mode != "off" and not host.evaluation
-    store_conversation(sample, outcome.trajectory if compared and outcome.trajectory.trainable else None)
-    if config.several_rows:
-        return split(sample, outcome, text_of=text_of, evaluation=host.evaluation)
-    fill(sample, outcome, text_of=text_of)
-    return [sample]
 
 
 async def _play_by_trainer(host: Host, sample: Any, sampling: Mapping[str, Any], clients: LoopClients) -> None:
