@@ -73,13 +73,14 @@ class SglangEngine(EngineClient):
         body = body_of({**self.payload, "sampling_params": params, "return_logprob": True}, "input_ids", ids)
         fields: dict[str, Any] = {**self.payload, **(params.get("custom_params") or {})}
         wanted = [name for name in ASKED if fields.get(name)]
-        most = (
-            ANSWER_BYTES
-            + TOKEN_BYTES * params["max_new_tokens"]
-            + (REPLAY_BYTES * self.context_tokens if wanted else 0)
-        )
-        answer = await self.ask("POST", "/generate", min(MOST_BYTES, most), body, {ROUTING_KEY: key})
+        most = _most(params["max_new_tokens"], self.context_tokens if wanted else 0)
+        answer = await self.ask("POST", "/generate", most, body, {ROUTING_KEY: key})
         return read_generation(answer, time.monotonic() - started, wanted)
+
+
+def _most(new: int, replayed: int) -> int:
+    """Return the most bytes of an answer of `new` ids that also replays `replayed` ids of the context."""
+    return min(MOST_BYTES, ANSWER_BYTES + TOKEN_BYTES * new + REPLAY_BYTES * replayed)
 
 
 class _FinishReason(Struct, frozen=True, kw_only=True):
