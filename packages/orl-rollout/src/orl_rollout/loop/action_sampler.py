@@ -7,10 +7,10 @@ is checked.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from hashlib import blake2b
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 from orl_core import Generation, Renderer, RolloutSpec
@@ -46,21 +46,14 @@ class ActionSampler(Struct, frozen=True, kw_only=True):
         """Sample at most `budget` ids after `context`, into `generations`; return how the action ended.
 
         `context` grows by what is sampled. `request` returns numbers that no other request of the rollout has: its seed
-        is made of them. `stops` are texts that end the action, as those of the rollout do. An abort that nobody asked
-        for is continued.
+        is made of them. `stops` are texts that end the action. An abort that nobody asked for is continued.
 
         Raises:
             EngineError: the engine failed, took too long, or its answer cannot be trusted.
         """
-        left, stop_ids, own = budget, self.renderer.stop_ids, self.job.sampling
-        seed, stop = own.get("sampling_seed"), own.get("stop") or ()
-        texts = [*dict.fromkeys((*([stop] if isinstance(stop, str) else stop), *stops))]
-        ends = [*dict.fromkeys((*stop_ids, *(own.get("stop_token_ids") or ())))]
-        exact = {"stop_token_ids": ends, "no_stop_trim": True, "skip_special_tokens": False}
-        fixed = {**own, **exact, **({"stop": texts} if texts else {})}
+        left, stop_ids = budget, self.renderer.stop_ids
         while True:
-            seeded = {} if seed is None else {"sampling_seed": sampling_seed(seed, *request())}
-            sampling = {**fixed, "max_new_tokens": left, **seeded}
+            sampling = sampling_of(self.job.sampling, left, stop_ids, *request(), stops=stops)
             async with self.deadline():
                 generation = await self.engine.generate(context, sampling, key=self.job.rollout_id)
             check_generation(generation, left, self.renderer.vocabulary_size)
@@ -75,6 +68,22 @@ class ActionSampler(Struct, frozen=True, kw_only=True):
             if ended or left < 1:
                 return "whole" if ended else "cut"
             await asyncio.sleep(ABORT_PAUSE_SECONDS)
+
+
+def sampling_of(
+    own: Mapping[str, Any], budget: int, stop_ids: Iterable[int], *request: int, stops: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Return the parameters of one request for at most `budget` token ids.
+
+    `own` are those of the rollout. `request` are numbers that no other request of the rollout has: its seed is made
+    of them. `stop_ids` and `stops`, which are texts, end the action in addition to those in `own`.
+    """
+    seed, stop = own.get("sampling_seed"), own.get("stop") or ()
+    seeded = {} if seed is None else {"sampling_seed": sampling_seed(seed, *request)}
+    texts = [*dict.fromkeys((*([stop] if isinstance(stop, str) else stop), *stops))]
+    ends = [*dict.fromkeys((*stop_ids, *(own.get("stop_token_ids") or ())))]
+    exact = {"max_new_tokens": budget, "stop_token_ids": ends, "no_stop_trim": True, "skip_special_tokens": False}
+    return {**own, **exact, **seeded, **({"stop": texts} if texts else {})}
 
 
 def sampling_seed(*parts: int | str) -> int:

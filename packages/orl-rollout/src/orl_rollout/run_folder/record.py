@@ -141,6 +141,12 @@ class Record(Struct, frozen=True, kw_only=True, dict=True):
         width = len(self._ends(name, kind)[0])
         return f"mean of {width} steps" if width > 1 else ""
 
+    @property
+    def tallies(self) -> tuple[Tally, Tally]:
+        """Return the rollouts that the change of success is measured on, before and after."""
+        before, after = self._ends("success")
+        return tally_of(before), tally_of(after)
+
     def tally(self, kind: Kind) -> Tally:
         """Return the rollouts of all points of one kind."""
         return tally_of(self.of_kind(kind))
