@@ -270,7 +270,7 @@ def open_renderer(config: RunConfig, tokenizer: HFTokenizer) -> Renderer:
         ConfigError: `thinking: false`, and the chat template opens the reasoning all the same.
     """
     renderer = Renderer(tokenizer, tool_format=config.tool_format, system_prompt_template=config.system_prompt_template)
-    if config.thinking is False and renderer.opens_reasoning:
+    if config.thinking is False and renderer.opens("user"):
         raise ConfigError(
             "`thinking: false` cannot be obeyed: the chat template opens the reasoning in every prompt. "
             "Leave `thinking` out, or set it to `keep`"
