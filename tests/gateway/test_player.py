@@ -24,8 +24,7 @@ from orl_core.messages import TextBlock, ToolResult, ToolSpec
 from orl_core.task import Task
 from orl_core.trajectory import RolloutSpec, StopReason, Trajectory
 from orl_gateway import AgentEpisode
-from orl_gateway.agent.agent_player import AgentPlayer, player_of, shared_gateway
-from orl_gateway.agent.program import environment_of, run_command
+from orl_gateway.agent.agent_player import AgentPlayer, environment_of, player_of, run_command, shared_gateway
 from orl_rollout.loop.clock import never
 from orl_rollout.loop.loop import rollout
 from orl_rollout.loop.session import Session, SessionLost

@@ -7,8 +7,8 @@ from collections import Counter
 from html.parser import HTMLParser
 
 from orl_launcher.view.episode import EpisodeRows
-from orl_launcher.view.pages import Address
 from orl_launcher.view.report import page
+from orl_launcher.view.server import Address
 
 HOSTILE = '</pre><script>alert("1")</script><img src=x onerror=alert(1)> & \x1b[31m \u202e \x00 é漢😀'
 

@@ -21,7 +21,7 @@ from orl_launcher.init.survey import Survey
 from orl_launcher.init.write import SCHEMA, choose_splits, config_text, write_config
 from orl_launcher.main import main
 from orl_launcher.playground import checkpoint_folder
-from orl_playground.tiny_tokenizer import build_tokenizer
+from orl_playground.tiny_model import build_tokenizer
 from orl_rollout import Opening
 from orl_rollout.run_folder.metrics_log import read
 from orl_testing.environments import Echo, Served, Terminal, serve

@@ -19,7 +19,7 @@ from orl_launcher.playground import cached_model, chats_of, first_model, rows_of
 from orl_playground import gguf, tiny_model
 from orl_playground.game import END, MIDDLE, end, middle, play, scattered
 from orl_playground.guess_number import tools
-from orl_playground.tiny_tokenizer import ADDED_TOKENS, NUMBERS, SPECIAL_TOKENS, build_tokenizer, texts_of
+from orl_playground.tiny_model import ADDED_TOKENS, NUMBERS, SPECIAL_TOKENS, build_tokenizer, texts_of
 from orl_rollout import load_tokenizer
 from orl_rollout.gpus import Gpu
 from orl_rollout.tokenizer.tokenizer import open_renderer, open_tokenizer

@@ -23,7 +23,7 @@ from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory,
 from orl_launcher.cli import agent
 from orl_launcher.commands.rollout import Played, played_of
 from orl_launcher.main import main
-from orl_launcher.view.index import Index
+from orl_launcher.view.server import Index
 from orl_rollout.episodes.journal import read_journal
 from orl_rollout.results.outcome import Outcome, outcome_of
 from orl_rollout.run_folder.record import read_record

@@ -10,9 +10,8 @@ import torch
 from msgspec import structs
 from orl_core.datum import Datum
 from orl_core.estimators import ESTIMATORS
-from orl_local.engine.local_model import load_model
+from orl_local.engine.local_model import full, load_model, sharded
 from orl_local.engine.lora import with_adapters
-from orl_local.engine.shards import full, sharded
 from orl_local.learner import ALONE, Learner, Peers
 from orl_local.settings import Settings
 from orl_rollout.results.outcome import Outcome

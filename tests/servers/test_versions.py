@@ -19,7 +19,7 @@ from orl_core.errors import SessionRefused
 from orl_core.limits import Limits
 from orl_core.messages import FailureKind, ToolCall, text_of
 from orl_core.trajectory import Generation, RolloutSpec, StopReason
-from orl_launcher.doctor.environments import check_environments
+from orl_launcher.doctor.doctor import check_environments
 from orl_launcher.doctor.report import Report
 from orl_rollout.loop.loop import rollout
 from orl_rollout.openreward import OpenRewardClient

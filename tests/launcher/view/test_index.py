@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 from orl_core.errors import ConfigError, OrlError
 from orl_core.trajectory import StopReason
-from orl_launcher.view.index import PAGE, Index
+from orl_launcher.view.server import PAGE, Index
 from orl_rollout.episodes.journal import Entry, encode_entry, frame
 
 from tests.kit.journalled import entry_of, trajectory_of, write

@@ -36,9 +36,8 @@ from orl_local.batch import (
     part_of,
     parts_of,
 )
-from orl_local.engine.local_model import clear_memory, is_out_of_memory, peak_memory
+from orl_local.engine.local_model import clear_memory, full, is_out_of_memory, part_like, peak_memory
 from orl_local.engine.lora import base_of
-from orl_local.engine.shards import full, part_like
 from orl_local.objective import loss_of, mean_of_rollout, weights_of
 from orl_local.scoring import Scorer
 from orl_local.settings import Settings

@@ -258,8 +258,11 @@ async def _fault_at(url: str) -> str:
         return f"trainer.local.engine {url}: no SGLang is ready there. Start it, or give another address"
     async with RecognisedEngine(url, context_tokens=1) as engine:
         owner = await engine.owner()
-    fault = f"trainer.local.engine {url}: a vLLM is there, and orl sends weights only to an SGLang. Start one"
-    return fault if owner == "vllm" else ""
+    return (
+        f"trainer.local.engine {url}: a vLLM is there, and orl sends weights only to an SGLang. Start one"
+        if owner == "vllm"
+        else ""
+    )
 
 
 def too_few(own: LocalOptions) -> str:

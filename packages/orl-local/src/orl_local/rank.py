@@ -27,10 +27,9 @@ from orl_rollout.training.rows import Row
 from torch import Tensor, distributed
 
 from orl_local.checkpoints import STATE, note, whole
-from orl_local.engine.local_model import load_model, on_device
+from orl_local.engine.local_model import leads, load_model, on_cpu, on_device, sharded
 from orl_local.engine.lora import load_adapter, with_adapters
 from orl_local.engine.served_engine import ABORT, GO, HERE, STOP
-from orl_local.engine.shards import leads, on_cpu, sharded
 from orl_local.engine.weights import SharedWeights, policy_of, save_policy
 from orl_local.learner import ALONE, Learner, Peers
 from orl_local.options import own_options

@@ -1,12 +1,18 @@
 """The renderer: messages to ids, ids to an action, and long tool results cut; nothing is rendered twice.
 
 It knows no engine, environment or history. It is made and certified once for a run, and shared by rollouts and threads.
+
+Some models were trained without tools, and their template has no role for results. If the calls of such a model are
+prompted, its results are user messages, as in the OpenReward cookbook: its tokenizer is wrapped, so that plans and
+certificate see one template that can print results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import product
+from typing import Any, Literal
 
 from msgspec import structs
 
@@ -25,14 +31,14 @@ from orl_core.render.call_check import (
 from orl_core.render.calls import CallReader, reasoning_opened
 from orl_core.render.controls import GUARDS, Controls
 from orl_core.render.conversation import text_content
-from orl_core.render.dummy import Roles
+from orl_core.render.dummy import DUMMY_TOOL, HELLO, Form, Roles, dummy, sentinel
 from orl_core.render.junction import ActionBoundary
 from orl_core.render.opening import OpeningRenderer
-from orl_core.render.plain_template import AS_USER, ResultsAsUser, knows_results
 from orl_core.render.plan import Plans
 from orl_core.render.tokenizer import Tokenizer
 from orl_core.text import clean
 from orl_core.tools import ToolFormat, wire_format
+from orl_core.tools.format import for_chat_template
 
 _MARKER = "\n[… cut here: the result is longer than its budget]"
 _AS_MESSAGE = ', of a result Message(role="tool", content=result.content, name=result.name)'
@@ -272,3 +278,74 @@ class Renderer:
             return text
         kept = ids[: max(0, budget - len(marker))]
         return self._tokenizer.decode(kept).rstrip("\ufffd") + _MARKER
+
+
+RESPONSE = ("<tool_response>\n", "\n</tool_response>")  # around a result: the cookbook's, Hermes' and Qwen's
+AS_USER = "the chat template has no role for results: they are user messages, each in `<tool_response>`"
+_UNKNOWN = "zqrole"  # a role that no template knows
+
+
+def knows_results(tokenizer: Tokenizer) -> bool:
+    """Return whether the chat template has its own way to print results.
+
+    It has none if it refuses or drops a result. It has none either if it prints a result like a message of an unknown
+    role, unless it also prints calls or tools: a template for tools may print all roles alike.
+    """
+    for calls, as_text, empty in product((True, False), (False, True), ("", None)):
+        form = Form(calls=calls, as_text=as_text, empty=empty)
+        plain, listed = (_printed(tokenizer, "tool", form, tools=tools) for tools in (False, True))
+        unknown = _printed(tokenizer, _UNKNOWN, form, tools=False).lower().replace(_UNKNOWN, "tool")
+        if plain.lower() != unknown or listed != plain or (calls and sentinel("a", 0) in plain):
+            return True
+    return False
+
+
+def _printed(tokenizer: Tokenizer, role: str, form: Form, *, tools: bool) -> str:
+    """Return a conversation that ends in a result of this role; empty if the template refuses or drops the result."""
+    *before, result = [*HELLO, *dummy(("tool",), form)]
+    text = ""
+    with suppress(RenderError), boundary(RenderError, "applying the chat template to a result"):
+        text = tokenizer.apply_chat_template(
+            [*before, {**result, "role": role}],
+            tools=for_chat_template([DUMMY_TOOL]) if tools else None,
+            add_generation_prompt=True,
+        )
+    return text if sentinel("c", 0) in text else ""
+
+
+class ResultsAsUser:
+    """Wrap a tokenizer: its chat template prints results as user messages.
+
+    The results of an action are one message, and a user message after them is the end of it: many templates demand that
+    roles alternate.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.added_tokens = tokenizer.added_tokens
+        self.vocabulary_size = tokenizer.vocabulary_size
+        self.stop_ids = tokenizer.stop_ids
+        self.encode = tokenizer.encode
+        self.encode_joint = tokenizer.encode_joint
+        self.decode = tokenizer.decode
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None,
+        add_generation_prompt: bool,
+    ) -> str:
+        """Return the text of a conversation; see `Tokenizer`."""
+        shown: list[Mapping[str, Any]] = []
+        last = ""
+        for message in messages:
+            role, content = message["role"], message["content"]
+            if role == "tool":
+                content = f"{RESPONSE[0]}{content}{RESPONSE[1]}"
+            if last == "tool" and role in ("tool", "user"):
+                shown[-1] = {"role": "user", "content": f"{shown[-1]['content']}\n{content}"}
+            else:
+                shown.append({"role": "user", "content": content} if role == "tool" else message)
+            last = role
+        return self._tokenizer.apply_chat_template(shown, tools=tools, add_generation_prompt=add_generation_prompt)

@@ -17,8 +17,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
+from orl_local.engine.local_model import full, leads, on_cpu
 from orl_local.engine.lora import adapters_of, base_of, policy_weights, save_adapter
-from orl_local.engine.shards import full, leads, on_cpu
 
 BUCKET_BYTES = 512 << 20
 SENT = torch.bfloat16  # the type of weights as they are sent

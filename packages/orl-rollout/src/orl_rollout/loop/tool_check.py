@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 from typing import Any, cast
 
 import jsonschema_rs
-from jsonschema_rs import ValidationErrorKind
+from jsonschema_rs import ValidationError, ValidationErrorKind
 from orl_core.errors import SessionError, boundary, cut
 from orl_core.messages import FailureKind, ParseFailure, ToolCall, ToolSpec
 from orl_core.text import clean, map_strings
@@ -32,7 +32,6 @@ _GIVEN = "\0"  # stands for the given value in a message
 # The linear engine first. Look-ahead and back-references need the other, which limits its backtracking.
 _ENGINES = (jsonschema_rs.RegexOptions(), jsonschema_rs.FancyRegexOptions())
 
-_Refused = jsonschema_rs.ValidationError
 _SCHEMAS_BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 _VALUES = frozenset({"enum", "const", "default", "examples", "example"})
 
@@ -139,7 +138,7 @@ class Schema:
             return "at $: they fit none of the alternatives of the tool's schema, and are nested too deep to say more"
         try:
             self._validator.validate(tree)
-        except _Refused as error:  # the first; `iter_errors` would make them all
+        except ValidationError as error:  # the first; `iter_errors` would make them all
             return f"at {_path(error.instance_path)}: {_words(error)}"
         return ""
 
@@ -156,7 +155,7 @@ def _validator(tree: dict[str, Any]) -> Any:
             except ValueError as exc:
                 refused.append(exc)
     last = refused[-1]
-    wrong = f"at {_path(last.instance_path)}: {_words(last)}" if isinstance(last, _Refused) else str(last)
+    wrong = f"at {_path(last.instance_path)}: {_words(last)}" if isinstance(last, ValidationError) else str(last)
     draft = jsonschema_rs.validator_cls_for(tree).__name__.removeprefix("Draft").removesuffix("Validator")
     draft = f"{draft[:4]}-{draft[4:]}".rstrip("-")
     raise ValueError(_line(f"{wrong} (read by draft {draft} of JSON Schema)")) from last
@@ -183,7 +182,7 @@ def _refuse_to_fetch(address: str) -> Any:
     raise ValueError(f"orl does not fetch {address}")
 
 
-def _words(error: _Refused) -> str:
+def _words(error: ValidationError) -> str:
     """Say what the value is and what is expected. If there are alternatives, say what each of them has against it."""
     shown = json.dumps(error.instance, ensure_ascii=False)
     value = shown if len(shown) <= LONGEST_GIVEN else f"{shown[:LONGEST_GIVEN]}…"
