@@ -203,8 +203,8 @@ class Ranks:
         while left:
             patience = FAIL_SECONDS if faults else None
             done, left = await asyncio.wait(left, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
-            ended = [*filter(None, map(fault_of, done))]
-            faults += () if killed else ended
+            ended = (asyncio.CancelledError() if one.cancelled() else one.exception() for one in done)
+            faults += () if killed else filter(None, ended)
             if faults:  # also if none is left: after a death no weights of the others count
                 await self._gate.abort()
                 alone = not self._met or any(isinstance(one, RankDied) for one in faults)
@@ -220,8 +220,3 @@ class Ranks:
         """Let all children stop their update, if nothing of it is applied yet."""
         for child in self.children:
             child.stop()
-
-
-def fault_of(call: asyncio.Future[Any]) -> BaseException | None:
-    """Return the error of a call that ended with one, or was stopped."""
-    return asyncio.CancelledError() if call.cancelled() else call.exception()

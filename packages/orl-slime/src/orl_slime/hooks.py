@@ -17,16 +17,12 @@ def _unhook(sample: Any) -> None:
     sample.custom_rm_path = None
 
 
-def _takes_turns(args: Any) -> bool:
-    return getattr(args, "custom_advantage_function_path", None) == TURN_ADVANTAGES
-
-
 SLIME = TrainerHooks(
     package="slime",
     tracking=("observability.logging_utils", "utils.logging_utils"),  # the latter until slime 0.3.1
     metric_utils=("observability.metric_utils", "utils.metric_utils"),
     unhook=_unhook,
-    takes_turns=_takes_turns,
+    takes_turns=lambda args: getattr(args, "custom_advantage_function_path", None) == TURN_ADVANTAGES,
 )
 reward, post_process, has_signal = SLIME.reward, SLIME.post_process, SLIME.has_signal
 log_rollout, log_eval = SLIME.log_rollout, SLIME.log_eval

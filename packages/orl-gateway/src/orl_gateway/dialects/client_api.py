@@ -87,7 +87,8 @@ def read_body(body: bytes, form: type[F], *, samples: bool) -> F:
         readers = _readers(form)
         fields = form(**{name: read_field(name, texts[name], readers[name]) for name in texts.keys() & readers.keys()})
         unknown = texts.keys() - readers.keys() - TRAINERS_FIELDS - BOOKKEEPING_FIELDS
-        refused = [name for name in sorted(unknown) if not _is_neutral(name, texts[name])]
+        sent = {name: msgspec.json.encode(msgspec.json.decode(texts[name])) for name in sorted(unknown)}
+        refused = [name for name, value in sent.items() if value not in _NEUTRAL.get(name, ())]
         faults = [unsupported(f"the field `{name}`", _REMEDIES.get(name, LEAVE_OUT)) for name in refused]
         faults += fields.faults()
         demand = fields.choice().get("demand")
@@ -98,10 +99,6 @@ def read_body(body: bytes, form: type[F], *, samples: bool) -> F:
     if faults:
         raise RequestRefused("; ".join(map(str, faults)), code="unsupported")
     return fields
-
-
-def _is_neutral(name: str, value: Raw) -> bool:
-    return name in _NEUTRAL and msgspec.json.encode(msgspec.json.decode(value)) in _NEUTRAL[name]
 
 
 @lru_cache

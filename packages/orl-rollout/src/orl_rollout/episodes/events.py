@@ -14,7 +14,7 @@ from pathlib import PurePath
 from typing import Any, cast
 
 import msgspec
-from orl_core import ParseFailure, RunConfig, ToolCall, ToolSpec, TrainerConfig, Trajectory, text_of
+from orl_core import ParseFailure, RunConfig, ToolCall, ToolSpec, Trajectory, text_of
 from orl_core.text import clean, map_strings, plain
 from orl_core.tools.format import for_system_prompt
 
@@ -53,7 +53,18 @@ def events_of(entry: Entry, config: RunConfig) -> Iterator[dict[str, Any]]:
 
 
 def _start(entry: Entry, config: RunConfig) -> dict[str, Any]:
-    job = entry.trajectory.job
+    job, trainer = entry.trajectory.job, config.trainer
+    run = {
+        "model_name": trainer.model,
+        "run_type": "eval" if job.evaluation else "train",
+        "training_stage": None if job.evaluation else "rl",
+        "checkpoint": trainer.load,
+        "rl_algorithm": trainer.advantage_estimator,
+        "batch_size": trainer.rollout_batch_size,
+        "lr": trainer.lr,
+        "framework": "orl",
+        "framework_version": version("orl-rollout"),
+    }
     return {
         "runName": config.openreward_run_name,
         "rolloutName": entry.key,
@@ -61,21 +72,7 @@ def _start(entry: Entry, config: RunConfig) -> dict[str, Any]:
         "variant": job.task.environment_name or None,
         "split": job.task.split,
         "task_spec": job.task.task_spec,
-        "run_info": _run_info(config.trainer, evaluation=job.evaluation) if config.trainer.model else None,
-    }
-
-
-def _run_info(trainer: TrainerConfig, *, evaluation: bool) -> dict[str, Any]:
-    return {
-        "model_name": trainer.model,
-        "run_type": "eval" if evaluation else "train",
-        "training_stage": None if evaluation else "rl",
-        "checkpoint": trainer.load,
-        "rl_algorithm": trainer.advantage_estimator,
-        "batch_size": trainer.rollout_batch_size,
-        "lr": trainer.lr,
-        "framework": "orl",
-        "framework_version": version("orl-rollout"),
+        "run_info": run if trainer.model else None,
     }
 
 

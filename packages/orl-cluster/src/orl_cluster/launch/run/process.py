@@ -247,7 +247,8 @@ class StallWatch:
         """Return numbers of which one changes with every progress."""
         steps = len(self._steps()) - self._before
         answered = turn_count.read(self._folder).answered
-        return steps, answered, sum(map(_bytes_in, self._saved)), 0 if steps else _size(self._folder / LOG)
+        files = (Path(inside, name) for folder in self._saved for inside, _, names in os.walk(folder) for name in names)
+        return steps, answered, sum(map(_size, files)), 0 if steps else _size(self._folder / LOG)
 
     def _message(self) -> str:
         turns, steps = turn_count.read(self._folder), self._steps()[self._before :]
@@ -257,10 +258,6 @@ class StallWatch:
             f"Last step: {steps[-1] if steps else 'none'}. Open rollouts: {turns.open}{names}. "
             "If its steps take longer, raise `trainer.cluster.stall_timeout`"
         )
-
-
-def _bytes_in(folder: Path) -> int:
-    return sum(_size(Path(inside, name)) for inside, _, names in os.walk(folder) for name in names)
 
 
 def _size(path: Path) -> int:
