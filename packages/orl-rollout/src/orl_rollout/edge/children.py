@@ -30,8 +30,7 @@ from orl_rollout.edge.secrets import Scrubber
 
 POLL_SECONDS = 0.05
 END_SECONDS = 20.0  # a process group has this long to end before the next signal
-EXEC_LOOKS, EXEC_SECONDS = 1_000, 0.001  # at a process that becomes another program
-ENVIRONMENT = slice(47, 49)  # its begin and end, of the fields of /proc/PID/stat after the name
+EXEC_LOOKS, EXEC_SECONDS = 50, 0.001  # at a process that becomes another program
 FORCED_SECONDS = 2.0  # the same at a forced end
 ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 WORKING_FOLDER = "PWD"  # a shell's variable, whose name is also a password's
@@ -195,9 +194,6 @@ def has_mark(process: int, mark: str) -> bool:
             if environment := (folder / "environ").read_bytes():
                 return os.fsencode(mark) in environment.split(b"\0")
             (folder / "exe").readlink()  # the kernel's have no program, and none that ended has
-            start, end = (folder / "stat").read_text().rpartition(")")[2].split()[ENVIRONMENT]
-            if start == end != "0":
-                break
             time.sleep(EXEC_SECONDS)
     return False
 
