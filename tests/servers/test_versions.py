@@ -93,7 +93,7 @@ def guessing(*numbers: int) -> ScriptedEngine:
 async def test_version_lists_and_plays(sdk: Sdk, tmp_path: Path) -> None:
     config, path = config_of(sdk.url), tmp_path / "tasks.jsonl"
     assert (await prepare(config, path)).total == 5
-    assert (await prepare(config, tmp_path / "eval.jsonl", splits="eval_splits")).total == 5
+    assert (await prepare(config, tmp_path / "eval.jsonl", splits=("eval_splits",))).total == 5
     tasks = sorted(read_tasks(path, config), key=lambda task: task.index or 0)
     assert {task.environment_name for task in tasks} == {"count"}
 
