@@ -9,6 +9,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -114,6 +115,8 @@ async def test_engine_killed_during_an_update_gets_the_same_weights(
         def killing(batch: list[Row], step: int) -> dict[str, float]:
             if step == 1:
                 server.kill()
+                while len(written) < 2:  # otherwise the update may end first
+                    time.sleep(0.01)
             return update(batch, step)
 
         monkeypatch.setattr(near.rank, "write", note)
