@@ -80,19 +80,41 @@ def foreign_members(sources: Iterable[str], known: set[str]) -> set[str]:
 
     A name used on `super()` counts too: a method that overrides it does not make it ours.
     """
-    nodes = [node for source in sources for node in ast.walk(ast.parse(source))]
-    calls = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("attr")]
+    return foreign_in([*nodes_of(sources)], known)
+
+
+def foreign_in(nodes: list[ast.AST], known: set[str]) -> set[str]:
+    """Return the same of syntax nodes."""
+    calls = [node for node in nodes if isinstance(node, ast.Call) and _last_name(node.func).endswith("attr")]
     texts = {one.value for call in calls for one in call.args if isinstance(one, ast.Constant)}
     attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
-    above = {node.attr for node in attributes if ast.unparse(node.value) == "super()"}
+    above = {node.attr for node in attributes if isinstance(node.value, ast.Call) and _is_super(node.value)}
     found = {node.attr for node in attributes} | {text for text in texts if isinstance(text, str)}
     found = found - bound_names(nodes) - known | above
     return {name for name in found if re.match("_[a-z]", name) and name not in UNDERSCORED}
 
 
-def bound_names(nodes: Iterable[ast.AST]) -> set[str]:
+def nodes_of(sources: Iterable[str]) -> Iterator[ast.AST]:
+    """Yield each syntax node of Python sources."""
+    return (node for source in sources for node in ast.walk(ast.parse(source)))
+
+
+def _is_super(call: ast.Call) -> bool:
+    return _last_name(call.func) == "super" and not call.args
+
+
+def _last_name(node: ast.AST) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _variable(node: ast.AST) -> str:
+    """Return the name of a variable or of an attribute of `self`; "" of anything else."""
+    own = isinstance(node, ast.Name) or _last_name(getattr(node, "value", node)) == "self"
+    return _last_name(node) if own else ""
+
+
+def bound_names(nodes: list[ast.AST]) -> set[str]:
     """Return each name that syntax nodes bind: definitions, imports, parameters, variables, attributes of `self`."""
-    nodes = list(nodes)
     increased = {id(node.target) for node in nodes if isinstance(node, ast.AugAssign)}
 
     def names() -> Iterator[str]:
@@ -104,23 +126,23 @@ def bound_names(nodes: Iterable[ast.AST]) -> set[str]:
             elif isinstance(node, ast.arg):
                 yield node.arg
             elif isinstance(getattr(node, "ctx", None), ast.Store) and id(node) not in increased:
-                yield ast.unparse(node).removeprefix("self.")
+                yield _variable(node)
 
     return set(names())
 
 
 def members() -> list[str]:
     """List `package: _name` for each private member of a foreign object that the tree uses."""
-    packages: dict[str, list[str]] = defaultdict(list)
+    packages: dict[str, list[ast.AST]] = defaultdict(list)
     for path in (*product_files(), *files(*TESTS)):
         parts = path.relative_to(ROOT).parts
         if path.suffix == ".py":
-            packages[parts[parts[0] in ("packages", "apps")]].append(path.read_text("utf-8"))
-    whole = bound_names(node for texts in packages.values() for text in texts for node in ast.walk(ast.parse(text)))
+            packages[parts[parts[0] in ("packages", "apps")]] += nodes_of([path.read_text("utf-8")])
+    whole = {name for nodes in packages.values() for name in bound_names(nodes)}
     return [
         f"{package}: {name}"
-        for package, texts in sorted(packages.items())
-        for name in sorted(foreign_members(texts, whole if package in TESTS else set()))
+        for package, nodes in sorted(packages.items())
+        for name in sorted(foreign_in(nodes, whole if package in TESTS else set()))
     ]
 
 
