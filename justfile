@@ -9,6 +9,8 @@ export PYTHONDONTWRITEBYTECODE := ""
 
 run := "uv run --extra local --group dev"
 parallel := "-n auto --dist worksteal"
+# quick tests wait for processes now and then: a worker more than there are cores
+busy := "-n $((" + num_cpus() + " + 1)) --dist worksteal"
 quick := '-o faulthandler_timeout=120 -m "not slime and not miles and not servers and not agents and not frameworks and not browser and not nodes and not smollm2 and not tasks and not runs and not slow"'
 # tests of three packages that need a fourth one
 beyond := "--ignore=tests/rollout/test_memory.py --ignore=tests/core/test_config_reference.py --ignore=tests/rollout/edge/test_bombs.py --ignore=tests/gateway/test_branches.py --ignore=tests/gateway/test_unplayed.py"
@@ -76,7 +78,7 @@ types:
 # the quick suite: few examples, nothing slow; arguments go to pytest: just test -k loop
 [group('develop')]
 test *arguments:
-    HYPOTHESIS_PROFILE="${HYPOTHESIS_PROFILE:-quick}" {{run}} pytest {{parallel}} {{quick}} "$@"
+    HYPOTHESIS_PROFILE="${HYPOTHESIS_PROFILE:-quick}" {{run}} pytest {{busy}} {{quick}} "$@"
 
 # what has to be green before and after every change, and what CI runs
 [group('develop')]
