@@ -4,7 +4,7 @@ what=$1; shift
 export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1 PYTHONUNBUFFERED=1
 R=$HOME/r; K=$HOME/k; L=$HOME/log; mkdir -p $R $L
 [ -f $HOME/gpu/env.sh ] && . $HOME/gpu/env.sh
-export PYTHONPATH=$HOME/orl:${PYTHONPATH:-}
+export PYTHONPATH=${ORL:-$HOME/orl}:${PYTHONPATH:-}
 HOST="--sglang-attention-backend triton --sglang-sampling-backend pytorch --sglang-grammar-backend none"
 orl() { python3 -c "import sys; from orl_launcher.main import program; sys.exit(program())" "$@"; }
 case $what in
@@ -20,7 +20,7 @@ prep)
 make) cd $R; python3 mk.py $R/m17 ;;
 real) # NAME SEED GPUS STEPS OPTIONS
   n=$1 s=$2 g=$3 k=$4; shift 4; cd $R
-  CUDA_VISIBLE_DEVICES=$g timeout -k 20 ${T:-300} python3 -c "import sys; from orl_launcher.main import program; sys.exit(program())" train local --config configs/smollm2.yaml --name $n --seed $s --num-rollout $k "$@" -- $HOST ${X:---sglang-max-total-tokens 131072} > $L/$n.txt 2>&1; echo "$n rc $? $(date +%T)" | tee -a $L/rc.txt ;;
+  CUDA_VISIBLE_DEVICES=$g timeout -k 20 ${T:-300} python3 -c "import sys; from orl_launcher.main import program; sys.exit(program())" train local --config ${CONF:-configs}/smollm2.yaml --name $n --seed $s --num-rollout $k "$@" -- $HOST ${X:---sglang-max-total-tokens 131072} > $L/$n.txt 2>&1; echo "$n rc $? $(date +%T)" | tee -a $L/rc.txt ;;
 big) n=$1 g=$2 k=$3; shift 3; cd $R
   CUDA_VISIBLE_DEVICES=$g timeout -k 20 ${T:-200} python3 -c "import sys; from orl_launcher.main import program; sys.exit(program())" train local --config 17b.yaml --model $R/m17 --name $n --num-rollout $k "$@" -- $HOST ${X:-} > $L/$n.txt 2>&1; echo "$n rc $? $(date +%T)" | tee -a $L/rc.txt ;;
 times) cd $R; python3 times.py "$@" ;;
