@@ -26,7 +26,7 @@ def test_foreign_members_are_named():
         "        os._exit(1)\n"
         "        self._known()\n"
     )
-    assert budget.foreign_members([source], {"_known"}) == {"_over", "_theirs", "_set", "_read"}
+    assert budget.foreign_members(budget.nodes_of(source), {"_known"}) == {"_over", "_theirs", "_set", "_read"}
 
 
 def test_ceiling_falls_and_rises_by_lines(monkeypatch: pytest.MonkeyPatch):

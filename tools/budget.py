@@ -75,32 +75,24 @@ def size(paths: Iterable[Path]) -> int:
     return sum(counts[path.suffix](path.read_text("utf-8")) for path in paths if path.suffix in counts)
 
 
-def foreign_members(sources: Iterable[str], known: set[str]) -> set[str]:
-    """Return each private name that Python sources use and that neither they nor `known` bind.
+def foreign_members(nodes: list[ast.AST], known: set[str]) -> set[str]:
+    """Return each private name that syntax nodes use and that neither they nor `known` bind.
 
     A name used on `super()` counts too: a method that overrides it does not make it ours.
     """
-    return foreign_in([*nodes_of(sources)], known)
-
-
-def foreign_in(nodes: list[ast.AST], known: set[str]) -> set[str]:
-    """Return the same of syntax nodes."""
     calls = [node for node in nodes if isinstance(node, ast.Call) and _last_name(node.func).endswith("attr")]
     texts = {one.value for call in calls for one in call.args if isinstance(one, ast.Constant)}
     attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
-    above = {node.attr for node in attributes if isinstance(node.value, ast.Call) and _is_super(node.value)}
+    asked = (node for node in attributes if isinstance(node.value, ast.Call))
+    above = {node.attr for node in asked if ast.unparse(node.value) == "super()"}
     found = {node.attr for node in attributes} | {text for text in texts if isinstance(text, str)}
     found = found - bound_names(nodes) - known | above
     return {name for name in found if re.match("_[a-z]", name) and name not in UNDERSCORED}
 
 
-def nodes_of(sources: Iterable[str]) -> Iterator[ast.AST]:
-    """Yield each syntax node of Python sources."""
-    return (node for source in sources for node in ast.walk(ast.parse(source)))
-
-
-def _is_super(call: ast.Call) -> bool:
-    return _last_name(call.func) == "super" and not call.args
+def nodes_of(source: str) -> list[ast.AST]:
+    """Return each syntax node of Python source."""
+    return [*ast.walk(ast.parse(source))]
 
 
 def _last_name(node: ast.AST) -> str:
@@ -137,12 +129,12 @@ def members() -> list[str]:
     for path in (*product_files(), *files(*TESTS)):
         parts = path.relative_to(ROOT).parts
         if path.suffix == ".py":
-            packages[parts[parts[0] in ("packages", "apps")]] += nodes_of([path.read_text("utf-8")])
+            packages[parts[parts[0] in ("packages", "apps")]] += nodes_of(path.read_text("utf-8"))
     whole = {name for nodes in packages.values() for name in bound_names(nodes)}
     return [
         f"{package}: {name}"
         for package, nodes in sorted(packages.items())
-        for name in sorted(foreign_in(nodes, whole if package in TESTS else set()))
+        for name in sorted(foreign_members(nodes, whole if package in TESTS else set()))
     ]
 
 
