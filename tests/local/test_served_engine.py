@@ -115,7 +115,8 @@ async def test_engine_killed_during_an_update_gets_the_same_weights(
         def killing(batch: list[Row], step: int) -> dict[str, float]:
             if step == 1:
                 server.kill()
-                while len(written) < 2:  # otherwise the update may end first
+                latest = time.monotonic() + 30
+                while len(written) < 2 and time.monotonic() < latest:  # otherwise the update may end first
                     time.sleep(0.01)
             return update(batch, step)
 
