@@ -26,13 +26,14 @@ import torch
 from msgspec import Struct, structs
 from orl_core.config import RunConfig, decode_config
 from orl_core.datum import Datum
+from orl_local.engine.control import Launch
 from orl_local.engine.engine_plan import EngineChoice
+from orl_local.engine.engine_process import EngineProcess
 from orl_local.engine.in_process_engine import InProcessEngine, loop_thread
 from orl_local.engine.local_model import load_model, on_device
 from orl_local.engine.served_engine import Server, WeightSender
 from orl_local.engine.sglang_control import SglangControl
-from orl_local.engine.sglang_process import Launch, SglangProcess
-from orl_local.engine.weights import SharedWeights
+from orl_local.engine.weights import SharedWeights, sglang_handles
 from orl_local.learner import Learner
 from orl_local.memory import fitted, sizes_of, training
 from orl_local.settings import Settings, settings_of
@@ -163,8 +164,8 @@ def stand_in() -> Generator[str]:
 @contextmanager
 def sglang(folder: Path) -> Generator[str]:
     extra = (*SHARE, *os.environ.get("SGLANG_OPTIONS", "").split())
-    launch = Launch(model=str(folder), context_tokens=32_768, memory_saver=False, extra=extra)
-    with SglangProcess(launch, folder, os.environ) as process:
+    launch = Launch(control=SglangControl, model=str(folder), context_tokens=32_768, memory_saver=False, extra=extra)
+    with EngineProcess(launch, folder, os.environ) as process:
         asyncio.run(process.wait())
         yield process.url
 
@@ -225,7 +226,7 @@ def syncs_to(url: str, model: Any, *, small: bool) -> dict[str, float]:
         ways = {"sync, checkpoint": False} if small else {"sync, checkpoint": False, "sync": True}
         for name, handles in ways.items():
             server = Server(url=url, context_tokens=0, folder=Path(folder), own=handles)
-            sender = WeightSender(Weights(model), control, server)
+            sender = WeightSender(Weights(model, handles=sglang_handles), control, server)
             asyncio.run(sender.send("0"))
             _, seconds[name] = timed(lambda sender=sender: asyncio.run(sender.send("1")))
     return seconds

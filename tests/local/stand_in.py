@@ -1,4 +1,4 @@
-"""The stand-in for SGLang on a thread, with the weights that it was sent last, and a rank in this process."""
+"""The stand-ins for SGLang and vLLM on a thread, with the weights that it was sent last, and a rank in this process."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from orl_local.engine.control import Control
 from orl_local.engine.served_engine import ServedEngine
 from orl_local.engine.sglang_control import SglangControl
+from orl_local.engine.vllm_control import VllmControl
 from orl_local.engine.weights import SharedWeights
 from orl_local.planning import Planned, planned
 from orl_local.policy import LocalPolicy
@@ -21,7 +23,7 @@ from orl_local.rank import Rank
 from orl_rollout.edge import interrupt
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.training.course import Course, Record
-from orl_testing import Fault, SglangServer
+from orl_testing import Fault, SglangServer, VllmServer
 from orl_testing.sglang.checksums import fused_checksums
 from safetensors.torch import load_file
 from torch import Tensor
@@ -76,9 +78,17 @@ class Loaded(SglangServer):
             self.checksums = (fused_checksums({name: weight.tobytes() for name, weight in weights.items()}),)
 
 
+class LoadedVllm(VllmServer, Loaded):
+    """The stand-in for vLLM with the weights that it was sent."""
+
+
+CONTROLS: tuple[type[Control], ...] = (SglangControl, VllmControl)
+
+
 @contextmanager
-def served(faults: tuple[Fault, ...] = ()) -> Generator[tuple[Loaded, SglangControl]]:
-    server = Loaded(faults)
+def served(faults: tuple[Fault, ...] = (), kind: type[Control] = SglangControl) -> Generator[tuple[Loaded, Any]]:
+    """Serve an engine of this kind; yield it and what controls it."""
+    server = LoadedVllm(faults) if kind is VllmControl else Loaded(faults)
     started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     @cache
@@ -101,7 +111,7 @@ def served(faults: tuple[Fault, ...] = ()) -> Generator[tuple[Loaded, SglangCont
     thread.start()
     loop, ended = started.result(10)
     try:
-        yield server, SglangControl(server.url)
+        yield server, kind(server.url)
     finally:
         loop.call_soon_threadsafe(ended.set)
         thread.join(10)

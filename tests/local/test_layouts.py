@@ -10,8 +10,8 @@ import pytest
 from msgspec import structs
 from orl_local import plan, planning
 from orl_local.engine import engine_plan
+from orl_local.engine.control import OWN_SHARE
 from orl_local.engine.engine_plan import EngineChoice
-from orl_local.engine.sglang_process import OWN_SHARE
 from orl_local.memory import Demand, adapted, demand_of, divided, held, training
 from orl_local.planning import COUNTS, GB, LEGEND, LORA_RANK, SIZES, Layout, best, layouts
 from orl_local.settings import settings_of
@@ -88,7 +88,7 @@ def test_plan_has_the_same_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, count: int, size: int, trainer: dict[str, Any]
 ):
     gpu = Gpu(total=size * GB, free=size * GB)
-    monkeypatch.setattr(engine_plan, "missing_for_sglang", lambda: "")
+    monkeypatch.setattr(engine_plan, "missing_for", lambda _: "")
     monkeypatch.setattr(planning, "gpu_memory", lambda: (gpu,) * count)
     made = planning.planned(run_of(tmp_path, described(tmp_path, QWEN3[name]), num_gpus=count, **trainer))
     first, report = layouts(*demand(tmp_path, name, **trainer), ENGINE, count, size * GB)[0], made.memory()

@@ -14,9 +14,10 @@ from orl_core.errors import ConfigError, OrlError
 from orl_local import plan, planning
 from orl_local import run as running
 from orl_local.engine import engine_plan
-from orl_local.engine.engine_plan import OWNED, EngineChoice, engine_of, graph_options, split_options
+from orl_local.engine.control import SHARE
+from orl_local.engine.engine_plan import STARTED, EngineChoice, engine_of, graph_options, split_options
+from orl_local.engine.engine_process import command_of
 from orl_local.engine.local_model import load_model
-from orl_local.engine.sglang_process import SHARE, command_of
 from orl_local.run import train
 from orl_local.settings import TINY
 from orl_rollout.gpus import Gpu
@@ -56,7 +57,7 @@ def test_plan_says_what_a_run_would_do(checkpoint: Path, tmp_path: Path, monkeyp
         ("no/such/folder", {}, "no/such/folder"),
         ("", {"advantage_estimator": "ppo"}, "ppo"),
         ("", {"n_samples": 1}, "`n_samples` is 1"),
-        ("", {"asynchronous": True}, "--async needs an SGLang"),
+        ("", {"asynchronous": True}, "--async needs SGLang or vLLM"),
         ("", {"rollout_batch_size": 5}, "4 tasks, and a step takes 5"),
     ],
 )
@@ -80,7 +81,7 @@ def test_workers_need_a_server(checkpoint: Path, tmp_path: Path):
 
 
 def test_workers_need_one_server(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(engine_plan, "missing_for_sglang", lambda: "")
+    monkeypatch.setattr(engine_plan, "missing_for", lambda _: "")
     monkeypatch.setattr(planning, "gpu_memory", lambda: (Gpu(total=80 << 30, free=80 << 30),) * 2)
     run = make_run(tmp_path / "run", checkpoint, engine="sglang", num_gpus=2)
     rollout = structs.replace(run.config.rollout, workers=2)
@@ -125,25 +126,28 @@ URL = "http://127.0.0.1:30000"
         ("sglang", 1, "", "sglang", "trainer.local.engine"),
         ("transformers", TINY, "", "transformers", "trainer.local.engine"),
         (f"{URL}/", TINY, "no GPU", URL, "trainer.local.engine"),
+        ("vllm", 1, "", "vllm", "trainer.local.engine"),
+        ("auto", TINY, "no sglang", "vllm", "not tiny"),
     ],
 )
 def test_engine_is_chosen_with_a_reason(
     monkeypatch: pytest.MonkeyPatch, wanted: str, parameters: int | None, missing: str, engine: str, reason: str
 ):
-    monkeypatch.setattr(engine_plan, "missing_for_sglang", lambda: missing)
+    monkeypatch.setattr(engine_plan, "missing_for", lambda kind: missing if kind in missing or "GPU" in missing else "")
     found = engine_of(wanted, parameters, ())
     assert found.engine == engine
     assert reason in found.reason
 
 
-def test_sglang_that_cannot_run_is_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(engine_plan, "missing_for_sglang", lambda: "no GPU")
+@pytest.mark.parametrize("wanted", STARTED)
+def test_engine_that_cannot_run_is_refused(monkeypatch: pytest.MonkeyPatch, wanted: str):
+    monkeypatch.setattr(engine_plan, "missing_for", lambda _: "no GPU")
     with pytest.raises(ConfigError, match="no GPU"):
-        engine_of("sglang", TINY, ())
+        engine_of(wanted, TINY, ())
 
 
 def with_gpus(monkeypatch: pytest.MonkeyPatch, gib: int, count: int) -> None:
-    monkeypatch.setattr(engine_plan, "missing_for_sglang", lambda: "")
+    monkeypatch.setattr(engine_plan, "missing_for", lambda _: "")
     monkeypatch.setattr(planning, "gpu_memory", lambda: (Gpu(total=gib << 30, free=gib << 30),) * count)
 
 
@@ -182,7 +186,7 @@ def test_gpus_are_divided(
     [
         ({"num_gpus": 5}, "4 GPUs"),
         ({"num_gpus": 2, "rollout_gpus": 2}, "has to train"),
-        ({"num_gpus": 2, "engine": "transformers"}, "needs an SGLang"),
+        ({"num_gpus": 2, "engine": "transformers"}, "needs SGLang or vLLM"),
         ({"num_gpus": 2, "rollout_gpus": 1, "sharding": "fsdp"}, "--num-gpus 2 or more"),
         ({"num_gpus": 2, "sharding": "fsdp", "optimizer": "adafactor"}, "`optimizer: adamw`"),
         ({"num_gpus": 2, "rollout_gpus": 1, "engine": URL}, "--rollout-gpus 1"),
@@ -209,7 +213,7 @@ def test_rollouts_ahead_need_memory_for_both(
         assert planned(tmp_path, checkpoint, *extra, engine="sglang", asynchronous=True).command
 
 
-def test_options_of_sglang_are_split_from_other_words():
+def test_options_of_sglang_are_split_from_other_words(monkeypatch: pytest.MonkeyPatch):
     flags = {
         "beta": 0.1,
         "sglang_mem_fraction_static": 0.4,
@@ -218,18 +222,22 @@ def test_options_of_sglang_are_split_from_other_words():
         "sglang-y": False,
     }
     extra = ["--sglang-cuda-graph-bs", "1", "2", "--max-grad-norm", "2", "--sglang-stream-interval=1"]
-    sglang, others = split_options({**flags, "sglang-max-total-tokens": 2.0}, extra)
-    assert " ".join(sglang) == (
+    words, others = split_options({**flags, "sglang-max-total-tokens": 2.0}, extra)
+    monkeypatch.setattr(engine_plan, "missing_for", lambda _: "")
+    assert " ".join(engine_of("sglang", None, words).options) == (
         "--mem-fraction-static=0.4 --disable-cuda-graph --max-total-tokens=2 --cuda-graph-bs 1 2 --stream-interval=1"
     )
     assert others == ("--beta=0.1", "--max-grad-norm", "2")
+    with pytest.raises(ConfigError, match="--sglang-mem-fraction-static needs another engine"):
+        engine_of("vllm", None, words)
 
 
-@pytest.mark.parametrize("name", sorted(OWNED))
-def test_option_that_orl_sets_is_refused(name: str):
-    for flags, extra in (({f"sglang-{name}": "x"}, []), ({}, [f"--sglang-{name}=x"])):
+@pytest.mark.parametrize(("engine", "name"), [(kind, name) for kind in STARTED for name in sorted(STARTED[kind].OWNED)])
+def test_option_that_orl_sets_is_refused(monkeypatch: pytest.MonkeyPatch, engine: str, name: str):
+    monkeypatch.setattr(engine_plan, "missing_for", lambda _: "")
+    for flags, extra in (({f"{engine}-{name}": "x"}, []), ({}, [f"--{engine}-{name}=x"])):
         with pytest.raises(ConfigError, match=name):
-            split_options(flags, extra)
+            engine_of(engine, None, split_options(flags, extra)[0])
 
 
 @pytest.mark.parametrize("engine", ["transformers", URL])
@@ -250,7 +258,7 @@ def test_sglang_starts_as_the_run_says(
         made = structs.replace(planning.planned(run), engine=choice, base="base", described=model.config.to_dict())
         opened: Any = running.open_engine(made, rank, 3)
         with opened as launch:
-            words = command_of(launch, 1)
+            words = command_of(launch, "http://127.0.0.1:1")
         assert words[words.index("--base-gpu-id") + 1] == "3"
         assert {"--model-path", "base", "--random-seed", "7", "--stream-interval=1", "--tp-size=2"} <= set(words)
         assert launch.gpus == 2
@@ -288,6 +296,7 @@ def test_graphs_are_captured_for_a_step(
         ("sglang", ("--mem-fraction-static", "0.3"), 0.3),
         ("sglang", ("--mem-fraction-static=0.2", "--stream-interval", "1"), 0.2),
         ("sglang", ("--mem-fraction-static",), SHARE),
+        ("vllm", ("--gpu-memory-utilization=0.3",), 0.3),
     ],
 )
 def test_memory_share_is_that_of_the_options(engine: str, options: tuple[str, ...], share: float | None):

@@ -1,4 +1,4 @@
-"""An SGLang as the engine of training: weights after each step, memory while it trains, restarts, an end.
+"""An SGLang or a vLLM as the engine of training: weights after each step, memory while it trains, restarts, an end.
 
 The stand-in serves on a thread with the weights that it gets; as a process, where the process matters.
 """
@@ -19,9 +19,11 @@ import psutil
 import pytest
 from orl_core.config import RunConfig
 from orl_core.errors import ConfigError, EngineError
-from orl_local.engine import sglang_control, sglang_process
+from orl_local.engine import engine_process, sglang_control
+from orl_local.engine.control import Control, Launch
+from orl_local.engine.engine_process import LOG
 from orl_local.engine.served_engine import RESTARTS, ServedEngine, Server, started
-from orl_local.engine.sglang_process import LOG, Launch
+from orl_local.engine.sglang_control import SglangControl
 from orl_local.engine.weight_check import METRIC
 from orl_local.run import train
 from orl_rollout.loop.engine import Engine
@@ -31,18 +33,21 @@ from orl_rollout.training.rows import Row
 from orl_testing import SglangServer
 
 from tests.local.fakes import End, Player, by_row, make_run, rows, summary
-from tests.local.stand_in import Near, served
-from tests.local.test_sglang_process import gone
+from tests.local.stand_in import CONTROLS, Near, served
+from tests.local.test_engine_process import gone
 
-STAND_IN = Launch(
-    model="m", context_tokens=4096, program=(sys.executable, "-m", "orl_testing.sglang"), memory_saver=True
-)
+PROGRAM = (sys.executable, "-m", "orl_testing.sglang")
 AHEAD = {"asynchronous": True}
 ASKED: dict[str, Any] = {"max_new_tokens": 3, "temperature": 1.0, "stop_token_ids": []}
 
 
-def engine_over(near: Near, server: SglangServer, folder: Path) -> ServedEngine:
-    mine = Server(url=server.url, context_tokens=4096, folder=folder / "weights", releases=True, own=True)
+@pytest.fixture(params=CONTROLS, ids=lambda kind: kind.NAME)
+def kind(request: pytest.FixtureRequest) -> type[Control]:
+    return request.param
+
+
+def engine_over(near: Near, server: SglangServer, folder: Path, kind: type[Control] = SglangControl) -> ServedEngine:
+    mine = Server(control=kind, url=server.url, context_tokens=4096, folder=folder / "weights", releases=True, own=True)
     return ServedEngine(near, mine)
 
 
@@ -64,12 +69,12 @@ class Watched(Player):
         return outcome
 
 
-async def test_training_goes_on_with_the_weights_of_each_step(checkpoint: Path, tmp_path: Path):
+async def test_training_goes_on_with_the_weights_of_each_step(checkpoint: Path, tmp_path: Path, kind: type[Control]):
     run = make_run(tmp_path / "run", checkpoint, held_out=2)
     player = Watched(run.config)
-    with served() as (server, _):
+    with served(kind=kind) as (server, _):
         near = Near(run)
-        await near.train(run, engine_over(near, server, tmp_path), player)
+        await near.train(run, engine_over(near, server, tmp_path, kind), player)
     assert player.versions == {
         ("eval/0", "0"), ("train/1", "0"), ("eval/1", "1"), ("train/2", "1"), ("eval/2", "2")
     }  # fmt: skip
@@ -80,7 +85,7 @@ async def test_training_goes_on_with_the_weights_of_each_step(checkpoint: Path, 
         assert row["step_seconds"] >= row["weight_sync_seconds"] + row["rollout_seconds"] > row["rollout_seconds"]
         assert 0 < row["logprob_difference"] < 0.05  # of bf16
     for request in server.requests:
-        assert "sampling_seed" in request.body["sampling_params"]
+        assert {"seed", "sampling_seed"} & request.body["sampling_params"].keys()
 
 
 async def test_rollouts_ahead_have_the_weights_before_the_update(checkpoint: Path, tmp_path: Path):
@@ -129,14 +134,14 @@ async def test_engine_killed_during_an_update_gets_the_same_weights(
     assert summary(run)["steps"] == 2
 
 
-async def test_memory_is_the_trainers_between_batches(checkpoint: Path, tmp_path: Path):
-    with served() as (server, _):
-        async with engine_over(Near(make_run(tmp_path / "run", checkpoint)), server, tmp_path) as engine:
+async def test_memory_is_the_trainers_between_batches(checkpoint: Path, tmp_path: Path, kind: type[Control]):
+    with served(kind=kind) as (server, _):
+        async with engine_over(Near(make_run(tmp_path / "run", checkpoint)), server, tmp_path, kind) as engine:
             await engine.publish("0")
             await engine.client().generate((1, 2), ASKED, key="k")
             for _ in range(2):  # a step without rows, too
                 await engine.release()
-                assert server.released == {"weights", "kv_cache", "cuda_graph"}
+                assert {"weights", "kv_cache"} <= server.released
             assert METRIC in await engine.publish("1")
             assert (server.released, server.weight_version, len(server.weights)) == (set(), "1", 2)
 
@@ -174,24 +179,29 @@ class Mortal:
 
 
 @asynccontextmanager
-async def mortal(folder: Path, checkpoint: Path, **trainer: Any) -> AsyncGenerator[tuple[Mortal, Near]]:
+async def mortal(
+    folder: Path, checkpoint: Path, kind: type[Control] = SglangControl, **trainer: Any
+) -> AsyncGenerator[tuple[Mortal, Near]]:
     run = make_run(folder / "run", checkpoint, **trainer)
     near, known = Near(run), {*psutil.Process().children()}
-    with started(run, STAND_IN, folder, near) as engine:
+    launch = Launch(control=kind, model="m", context_tokens=4096, program=PROGRAM)
+    with started(run, launch, folder, near) as engine:
         yield Mortal(engine, known), near
 
 
 @pytest.mark.slow
-async def test_an_engine_killed_in_mid_rollout_is_restarted(checkpoint: Path, tmp_path: Path):
+async def test_an_engine_killed_in_mid_rollout_is_restarted(checkpoint: Path, tmp_path: Path, kind: type[Control]):
     run = make_run(tmp_path / "run", checkpoint, max_logprob_difference=1e9)
     killed: list[int] = []
-    async with mortal(tmp_path, checkpoint, max_logprob_difference=1e9) as (server, near):
+    async with mortal(tmp_path, checkpoint, kind, max_logprob_difference=1e9) as (server, near):
 
         def kill(key: str) -> None:
             if key == "train/2/3":
                 killed.append(server.kill())
 
-        await near.train(run, server.engine, Watched(run.config, kill, lambda _: 1.0))
+        player = Watched(run.config, kill, lambda _: 1.0)
+        await near.train(run, server.engine, player)
+    assert {version for _, version in player.versions} <= {"0", "1"}
     assert gone(killed[0])
     first, second = rows(run)
     assert RESTARTS not in first
@@ -202,8 +212,10 @@ async def test_an_engine_killed_in_mid_rollout_is_restarted(checkpoint: Path, tm
 
 
 @pytest.mark.slow
-async def test_death_between_batches_costs_a_restart_and_a_second_one_the_run(checkpoint: Path, tmp_path: Path):
-    async with mortal(tmp_path, checkpoint) as (server, _), server.engine as engine:
+async def test_death_between_batches_costs_a_restart_and_a_second_one_the_run(
+    checkpoint: Path, tmp_path: Path, kind: type[Control]
+):
+    async with mortal(tmp_path, checkpoint, kind) as (server, _), server.engine as engine:
         await engine.publish("0")
         await engine.release()
         server.kill()
@@ -232,7 +244,7 @@ async def test_death_while_weights_are_checked_is_a_second_one(
 async def test_server_that_lives_is_not_started_again(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(sglang_process, "DEATH_SECONDS", 0.2)
+    monkeypatch.setattr(engine_process, "DEATH_SECONDS", 0.2)
     async with mortal(tmp_path, checkpoint) as (server, near), server.engine as engine:
         monkeypatch.setattr(near.rank, "write", lambda _: refuse())
         with pytest.raises(EngineError, match="no"):

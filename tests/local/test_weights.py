@@ -14,15 +14,18 @@ from urllib.request import Request, urlopen
 import pytest
 import torch
 from orl_core.errors import EngineError
+from orl_local.engine.control import Control
 from orl_local.engine.served_engine import ServedEngine, Server, WeightSender
 from orl_local.engine.sglang_control import SglangControl
+from orl_local.engine.vllm_control import VllmControl
 from orl_local.engine.weight_check import METRIC
-from orl_local.engine.weights import SharedWeights, buckets, fingerprints, named_as_saved
+from orl_local.engine.weights import Bucket, SharedWeights, buckets, fingerprints, named_as_saved, vllm_update
+from orl_testing.sglang.checksums import fused_checksums
 from safetensors.torch import load_file
 from transformers import Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from tests.local.fakes import Player, by_row, make_run, summary
-from tests.local.stand_in import Direct, Loaded, Near, Tamper, Weights, served, untouched
+from tests.local.stand_in import CONTROLS, Direct, Loaded, Near, Tamper, Weights, served, untouched
 
 
 def generate(url: str, count: int) -> dict[str, Any]:
@@ -201,12 +204,12 @@ Sync = Callable[[], Awaitable[Mapping[str, float]]]
 
 @asynccontextmanager
 async def syncing(
-    checkpoint: Path, folder: Path, *, exact: bool = True, **trainer: Any
+    checkpoint: Path, folder: Path, kind: type[Control] = SglangControl, *, exact: bool = True, **trainer: Any
 ) -> AsyncGenerator[tuple[Loaded, Near, Sync]]:
     """Yield a server, a rank, and what sends its weights as they are, checked."""
     near = Near(make_run(folder / "run", checkpoint, **trainer))
-    with served() as (server, _):
-        mine = Server(url=server.url, context_tokens=4096, folder=folder, own=exact)
+    with served(kind=kind) as (server, _):
+        mine = Server(control=kind, url=server.url, context_tokens=4096, folder=folder, own=exact)
         async with ServedEngine(near, mine) as engine:
             yield server, near, lambda: engine.publish(str(len(server.weights)))
 
@@ -227,10 +230,11 @@ def swapped(server: Loaded) -> Tamper:
 
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("sick", [frozen, stale, swapped])
+@pytest.mark.parametrize("kind", CONTROLS)
 async def test_sick_weights_stop_the_next_sync(
-    checkpoint: Path, tmp_path: Path, sick: Callable[[Loaded], Tamper], exact: bool
+    checkpoint: Path, tmp_path: Path, kind: type[Control], sick: Callable[[Loaded], Tamper], exact: bool
 ):
-    async with syncing(checkpoint, tmp_path, exact=exact) as (server, near, sync):
+    async with syncing(checkpoint, tmp_path, kind, exact=exact) as (server, near, sync):
         await sync()
         update(near)
         assert (await sync())[METRIC] > 0
@@ -242,6 +246,42 @@ async def test_sick_weights_stop_the_next_sync(
             return
         with pytest.raises(EngineError, match="weights"):
             await sync()
+
+
+def data(bucket: Bucket) -> dict[str, bytes]:
+    return {name: weight.contiguous().view(-1).view(torch.uint8).numpy().tobytes() for name, weight in bucket}
+
+
+async def test_vllm_computes_with_the_buckets_that_it_gets(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    near = Near(make_run(tmp_path / "run", checkpoint))
+
+    def share(number: int) -> str | None:
+        made = list(buckets(near.rank.model.state_dict().items(), 1 << 18))
+        if number == len(made):
+            return None
+        return vllm_update(made[number], {"GPU-0": b"".join(data(made[number]).values())})
+
+    monkeypatch.setattr(near.rank, "share", share)
+    with served(kind=VllmControl) as (server, control):
+        mine = Server(
+            control=VllmControl, url=server.url, context_tokens=4096, folder=tmp_path, releases=True, own=True
+        )
+        async with ServedEngine(near, mine) as engine:
+            await engine.publish("0")
+            await engine.release()
+            update(near)
+            assert (await engine.publish("1"))[METRIC] > 0
+            assert (server.weights, server.weight_version) == (["handles"] * 2, "1")
+            (sent,) = buckets(near.rank.model.state_dict().items())
+            assert await control.checksums() == fused_checksums(data(sent[:-1]))  # without the head, which is tied
+            first = data(sent)[LAYER.format(1)]
+            receive = server.receive  # pyright: ignore[reportAttributeAccessIssue]
+            monkeypatch.setattr(server, "receive", lambda weights: receive({**weights, LAYER.format(1): first}))
+            update(near)
+            with pytest.raises(EngineError, match=r"1 of \d+ changed tensors did not change in the engine.*vLLM"):
+                await engine.publish("2")
 
 
 @pytest.mark.parametrize("sick", ["adapter", "base"])

@@ -20,7 +20,7 @@ import psutil
 import pytest
 import torch
 from orl_core.errors import ConfigError, EngineError
-from orl_local.engine.sglang_process import LOG
+from orl_local.engine.engine_process import LOG
 from orl_local.run import train
 from orl_rollout.episodes.journal import journal_files, read_journal
 from orl_rollout.loop.engine import Engine
@@ -33,7 +33,7 @@ from tests.kit.nvml import Gpu, driver
 from tests.local.checkpoints import weights_of
 from tests.local.fakes import Player, by_row, make_run, summary
 from tests.local.stand_in import Weights, served
-from tests.local.test_sglang_process import gone
+from tests.local.test_engine_process import gone
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]

@@ -1,6 +1,6 @@
 """The default trainer: orl's own, on one machine.
 
-Rollouts are sampled by the model itself, or by an SGLang on the same GPU. `objective.py` shows what is optimised.
+Rollouts are sampled by the model itself, or by SGLang or vLLM on the same GPU. `objective.py` shows what is optimised.
 
 Importing it costs nothing: torch and transformers are imported when one of its functions is called. Its modules are
 internal.

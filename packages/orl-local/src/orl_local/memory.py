@@ -1,6 +1,6 @@
 """Memory of a run on one GPU, which rollouts and training share, and the choices that follow from it.
 
-Engine and trainer take turns, while weights and optimizer stay. An SGLang takes a share of the GPU during rollouts, and
+Engine and trainer take turns, while weights and optimizer stay. An engine takes a share of the GPU during rollouts, and
 gives it back only if both do not fit.
 """
 
@@ -80,7 +80,7 @@ def divided(whole: Sizes, shards: int) -> Sizes:
 class Demand(Struct, frozen=True, kw_only=True):
     """What a run asks for: the `sizes` of its largest micro-batch, and what its options leave open, the fastest first.
 
-    `recompute`, `tokens` and `sharded` as in Sizes. `ahead`: an SGLang plays during an update.
+    `recompute`, `tokens` and `sharded` as in Sizes. `ahead`: the engine plays during an update.
     """
 
     sizes: Sizes
@@ -107,7 +107,7 @@ def demand_of(config: RunConfig, settings: Settings) -> Demand:
 class Need(Struct, frozen=True, kw_only=True):
     """The most bytes on a GPU that trains, and on one that samples. `lacking` names one that does not fit, or is "".
 
-    The bytes are those with `sizes`, in micro-batches of at most `tokens` ids. `gives`: an SGLang next to training
+    The bytes are those with `sizes`, in micro-batches of at most `tokens` ids. `gives`: an engine next to training
     gives its memory back; None if nothing fits.
     """
 
@@ -153,7 +153,7 @@ def fitted(
     ranks: int,
     engine: EngineChoice,
 ) -> tuple[Settings, int, bool]:
-    """Return the settings with what the options leave open, and whether an SGLang next to training gives memory back.
+    """Return the settings with what the options leave open, and whether an engine next to training gives memory back.
 
     The number is how many of `ranks` share one copy of weights, gradients and optimizer: all, or one if that is enough.
     On a CPU the settings stay as they are. A GPU computes activations of a model of unknown size again.
@@ -198,7 +198,7 @@ def report(
             (f"{size} rollouts a step (--n-samples x --rollout-batch-size)", {"rollouts": size})
             for size in halves(sizes.rollouts, 1)
         ),
-        *((f"-- --sglang-mem-fraction-static {less / 10:g}", {"share": less / 10}) for less in range(9, 0, -1)),
+        *((f"-- {engine.share_option} {less / 10:g}", {"share": less / 10}) for less in range(9, 0, -1)),
         ("--checkpointing on", {"recompute": True}),
         ("--lora-rank 32", adapted(sizes, 32)),
     ]
@@ -259,7 +259,7 @@ def sampling(shape: ModelShape, sizes: Sizes) -> Memory:
 
 
 def served(shape: ModelShape, whole: int, sizes: Sizes) -> Memory:
-    """Return the bytes of rollouts by an SGLang with its share of the `whole` GPU, and at least for one rollout."""
+    """Return the bytes of rollouts by an engine with its share of the `whole` GPU, and at least for one rollout."""
     needed = engine_memory(shape, structs.replace(sizes, rollouts=1)).total
     return structs.replace(held(shape, sizes), kv_cache=max(round(sizes.share * whole), needed) if sizes.share else 0)
 

@@ -24,10 +24,11 @@ class LocalOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     engine: Annotated[
         str,
         Meta(
-            pattern=r"^(auto|sglang|transformers|https?://[^@?#\s]*)\Z",
-            title="auto, sglang, transformers, or an address (http or https, without login and query)",
-            description="Engine of rollouts: sglang on the GPU that trains, transformers in the training process, or "
-            "the address of an SGLang that you serve. auto: sglang if it can run and the model is not tiny.",
+            pattern=r"^(auto|sglang|vllm|transformers|https?://[^@?#\s]*)\Z",
+            title="auto, sglang, vllm, transformers, or an address (http or https, without login and query)",
+            description="Engine of rollouts: sglang or vllm on the GPU that trains, transformers in the training "
+            "process, or the address of an SGLang that you serve. auto: sglang, or else vllm, if it can run and the "
+            "model is not tiny.",
         ),
     ] = "auto"
     num_gpus: Annotated[Positive, Meta(description="GPUs that take part. Each trains and samples.")] = 1
@@ -43,7 +44,9 @@ class LocalOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ] = "auto"
     asynchronous: Annotated[
         bool,
-        Meta(description="Play the rollouts of the next step while this one trains; needs SGLang and memory for both."),
+        Meta(
+            description="Play the rollouts of the next step while this one trains; needs a server, and memory for both."
+        ),
     ] = field(default=False, name="async")
     lora_rank: Annotated[
         Positive | None,

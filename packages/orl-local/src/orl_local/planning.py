@@ -25,7 +25,7 @@ from orl_rollout.run_folder.contract import Plan, Run, refuse_workers
 from orl_rollout.training.course import Schedule, plan_of, schedule_of
 
 from orl_local.checkpoints import check_settings, checkpoint_to_load, order_of
-from orl_local.engine.engine_plan import EngineChoice, engine_of, split_options
+from orl_local.engine.engine_plan import STARTED, EngineChoice, engine_of, split_options
 from orl_local.engine.sglang_control import SglangControl
 from orl_local.memory import Demand, Need, adapted, demand_of, fitted, held, need_of, report, sizes_of
 from orl_local.options import DEFAULTS, LocalOptions, own_options
@@ -136,9 +136,9 @@ class Planned(Struct, frozen=True, kw_only=True):
         return report(self.run.config, self.settings, self.shape, self.gpus, self.engine, shards)
 
     def for_rent(self) -> str:
-        """Return which layouts fit on GPUs for rent; "" if the model is tiny or unknown, or orl starts no SGLang."""
+        """Return which layouts fit on GPUs for rent; "" if the model is tiny or unknown, or orl starts no engine."""
         config, shape = self.run.config, self.shape
-        if shape is None or shape.parameters < TINY or own_options(config.trainer).engine not in ("auto", "sglang"):
+        if shape is None or shape.parameters < TINY or own_options(config.trainer).engine not in ("auto", *STARTED):
             return ""
         return table(shape, demand_of(config, self.settings), self.engine)
 
@@ -159,10 +159,10 @@ def planned(run: Run) -> Planned:
     described = _described(base)
     shape = _shape(described)
     parameters = shape.parameters if shape else None
-    sglang, words = split_options(trainer.own_flags, run.extra)
+    engines, words = split_options(trainer.own_flags, run.extra)
     settings = settings_of(config, parameters, words)
     every, ranks = gpu_memory(), own.num_gpus - own.rollout_gpus
-    engine = _divided(engine_of(own.engine, parameters, sglang), own)
+    engine = _divided(engine_of(own.engine, parameters, engines), own)
     gpus = tuple(sorted(every[:ranks], key=lambda gpu: gpu.free or 0)[:1])  # the fullest of those that train
     settings, shards, gives = fitted(config, settings, shape, gpus, ranks, engine)
     releases = gives and not engine.apart
@@ -205,13 +205,13 @@ def _divided(engine: EngineChoice, own: LocalOptions) -> EngineChoice:
     if count == engine.each == 1 or too_few(own):
         return engine
     if engine.engine == "transformers":
-        raise ConfigError(f"--num-gpus {count} needs an SGLang, but {engine}")
+        raise ConfigError(f"--num-gpus {count} needs SGLang or vLLM, but {engine}")
     if engine.url and apart:
-        raise ConfigError(f"--rollout-gpus {apart}: orl starts no SGLang, because {engine.reason}. Leave it out")
+        raise ConfigError(f"--rollout-gpus {apart}: orl starts no engine, because {engine.reason}. Leave it out")
     served = range(count - apart, count) if apart else range(count)
     if len(served) % engine.each:
         raise ConfigError(
-            f"--sglang-tp-size {engine.each}: an SGLang takes {engine.each} GPUs, and {len(served)} sample. "
+            f"{engine.control.NAME} takes {engine.each} GPUs, and {len(served)} sample. "
             "Give --num-gpus or --rollout-gpus a multiple of it"
         )
     return structs.replace(engine, gpus=(0,) if engine.url else tuple(served), apart=apart > 0)
@@ -222,15 +222,15 @@ def _check_engine(engine: EngineChoice, own: LocalOptions, *, releases: bool, sh
     if engine.each > 1 and not engine.apart and not sharded:
         # Only the rank that sends weights frees what torch has cached, and this engine is on GPUs of others, too.
         raise ConfigError(
-            f"--sglang-tp-size {engine.each}: each GPU trains all weights, so an SGLang fits on one. Leave it out, or "
+            f"{engine.control.NAME} takes {engine.each} GPUs, and each trains all weights: let it take one, or "
             "give --rollout-gpus or --sharding fsdp"
         )
     if own.asynchronous and engine.engine == "transformers":
-        raise ConfigError(f"--async needs an SGLang, which plays while this process trains, but {engine}")
+        raise ConfigError(f"--async needs SGLang or vLLM, which plays while this process trains, but {engine}")
     if own.asynchronous and releases and not engine.url:
         raise ConfigError(
-            "--async needs memory for SGLang and training at once, and the estimate finds no room. Lower "
-            "--max-context-len or -- --sglang-mem-fraction-static, train adapters (--lora-rank 32), or leave it out"
+            "--async needs memory for rollouts and training at once, and the estimate finds no room. Lower "
+            f"--max-context-len or -- {engine.share_option}, train adapters (--lora-rank 32), or leave it out"
         )
 
 

@@ -1,9 +1,9 @@
 """One process that holds the weights: it loads, trains, saves and sends them.
 
-Without SGLang it is this process, whose main thread belongs to torch. With SGLang it is a child of the run's process,
-which imports no torch and is no part of a GPU's memory: commands and rows go through a pipe, weights never do. A child
-ends with its parent. With several GPUs there is a child for each. They meet at their pipes before they add gradients,
-so that none waits in a collective for one that is late or dead.
+Without a server it is this process, whose main thread belongs to torch. With SGLang or vLLM it is a child of the run's
+process, which imports no torch and is no part of a GPU's memory: commands and rows go through a pipe, weights never do.
+A child ends with its parent. With several GPUs there is a child for each. They meet at their pipes before they add
+gradients, so that none waits in a collective for one that is late or dead.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from orl_local.checkpoints import STATE, note, whole
 from orl_local.engine.local_model import leads, load_model, on_cpu, on_device, sharded
 from orl_local.engine.lora import load_adapter, with_adapters
 from orl_local.engine.served_engine import ABORT, GO, HERE, STOP
-from orl_local.engine.weights import SharedWeights, policy_of, save_policy
+from orl_local.engine.weights import SharedWeights, policy_of, save_policy, sglang_handles, vllm_handles
 from orl_local.learner import ALONE, Learner, Peers
 from orl_local.options import own_options
 from orl_local.planning import Planned
@@ -42,7 +42,10 @@ class Rank(SharedWeights):
     def __init__(self, plan: Planned, check: Callable[[], None], peers: Peers = ALONE) -> None:
         self._plan, self._check, self._peers = plan, check, peers
         self._loaded: Any = load_model(plan.base, frozen=plan.settings.lora_rank is not None)
-        super().__init__(keep=plan.schedule.ahead, frees=plan.releases)
+        handles = sglang_handles
+        if plan.engine.engine == "vllm":  # which opens a handle only on the GPU that it is of
+            handles = None if plan.engine.apart or plan.engine.each > 1 else vllm_handles
+        super().__init__(keep=plan.schedule.ahead, frees=plan.releases, handles=handles)
 
     def place(self) -> int:
         """Move the weights to the device, with adapters and optimizer. Return the number of parameters.

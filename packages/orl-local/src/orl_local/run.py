@@ -1,7 +1,7 @@
 """One run on this machine: the Course, with its weights in this process or in a child.
 
 If the model itself is the engine, torch has the main thread, and the Course a loop on a thread of its own. With SGLang
-the Course has the main thread, and torch a process of its own.
+or vLLM the Course has the main thread, and torch a process of its own.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from orl_rollout.runtime.runtime import RolloutRequest
 from orl_rollout.training.course import Course, OpenPlayer, Record, runtime_of
 from orl_rollout.training.play import Player
 
+from orl_local.engine.control import Launch
 from orl_local.engine.engine_plan import graph_options
 from orl_local.engine.served_engine import Engines, ServedEngine, Server, Worker, started
-from orl_local.engine.sglang_process import Launch
+from orl_local.engine.sglang_control import SglangControl
 from orl_local.planning import Planned, check, planned
 from orl_local.policy import Here, LocalPolicy, Ranks
 
@@ -92,7 +93,7 @@ def _second_signal() -> None:
 
 
 def _train_beside(plan: Planned, course: Drive) -> None:
-    """Run the Course on this thread, with the weights in a child, next to an SGLang."""
+    """Run the Course on this thread, with the weights in a child, next to an engine."""
 
     async def train_now() -> None:
         # The child reads once it has imported torch: what is sent must fit into the pipe.
@@ -115,10 +116,10 @@ def _train_beside(plan: Planned, course: Drive) -> None:
 
 @contextmanager
 def open_engine(plan: Planned, rank: Worker, gpu: int) -> Generator[ServedEngine]:
-    """Start an SGLang from `gpu` on, if it is not at an address, and yield its engine, which is to be entered.
+    """Start an engine from `gpu` on, if it is not at an address, and yield its engine, which is to be entered.
 
-    The memory of the GPU that SGLang takes is a share of what is free when it starts, so the rank loads the model on
-    the CPU before. SGLang does not start with a longer context than the model was made for.
+    The memory of the GPU that it takes is a share of what is free when it starts, so the rank loads the model on
+    the CPU before. It does not start with a longer context than the model was made for.
     """
     run, trainer, options = plan.run, plan.schedule.trainer, plan.engine.options
     text = plan.described.get("text_config") or plan.described
@@ -132,15 +133,18 @@ def open_engine(plan: Planned, rank: Worker, gpu: int) -> Generator[ServedEngine
             return
         engines = len(plan.engine.gpus) // plan.engine.each
         rollouts = -(-(trainer.rollout_batch_size or 1) * plan.schedule.group_size // engines)
+        control = plan.engine.control
+        graphs = graph_options(rollouts, options) if control is SglangControl else ()
         launch = Launch(
+            control=control,
             model=plan.base,
             context_tokens=context,
             seed=trainer.seed,
             gpu=gpu,
             gpus=plan.engine.each,
             share=plan.engine.share,
-            memory_saver=plan.releases and find_spec("torch_memory_saver") is not None,
-            extra=(*graph_options(rollouts, options), *options),
+            memory_saver=plan.releases and find_spec(control.SAVER) is not None,
+            extra=(*graphs, *options),
         )
         with started(run, launch, Path(folder), rank) as engine:
             yield engine

@@ -84,15 +84,15 @@ class Settings(Struct, frozen=True, kw_only=True):
 def settings_of(config: RunConfig, parameters: int | None, words: Sequence[str] = ()) -> Settings:
     """Return the settings of a run of a model of so many parameters; None of them is a real one.
 
-    `words` are the flags that are left after those of SGLang.
+    `words` are the flags that are left after those of the engine.
 
     Raises:
         ConfigError: an option cannot be obeyed; the message names it.
     """
     if words:
         raise ConfigError(
-            f"`{words[0]}`: local takes --sglang-* after `--`, and no other flags. `orl train local --help` lists its "
-            "options, and `orl train trl` takes flags of TRL"
+            f"`{words[0]}`: local takes --sglang-* and --vllm-* after `--`, and no other flags. "
+            "`orl train local --help` lists its options, and `orl train trl` takes flags of TRL"
         )
     trainer, own = config.trainer.with_defaults(DEFAULTS), own_options(config.trainer)
     if (name := trainer.advantage_estimator or "") not in ALGORITHMS:

@@ -118,7 +118,7 @@ class EngineClient:
             EngineError: a refusal, or no answer in time.
         """
         return await retried(
-            lambda: self._attempt(method, self._url + path, most, body, headers or {}),
+            lambda: self._attempt(method, path, most, body, headers or {}),
             EngineUnavailable,
             waiting=Waiting(
                 pauses=backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS), patience=self._patience, postpone=postpone
@@ -129,14 +129,14 @@ class EngineClient:
         """Return for how long retries may start after the first fault, in seconds."""
         return self._timeouts.retry if self._answered else min(self._timeouts.retry, self._timeouts.first)
 
-    async def _attempt(self, method: str, url: str, most: int, body: bytes, headers: Mapping[str, str]) -> bytes:
+    async def _attempt(self, method: str, path: str, most: int, body: bytes, headers: Mapping[str, str]) -> bytes:
         if self._client is None:
             raise RuntimeError("an engine's client is used inside `async with`")
-        headers = {"Content-Type": "application/json", **headers}
+        headers, url = {"Content-Type": "application/json", **headers}, self._url + path
         with boundary(EngineError, url):
             try:
                 data = BytesIO(body)  # aiohttp sends it in parts, so that a long one does not hold up the event loop
-                async with self._client.request(method, url, data=data, headers=headers) as response:
+                async with self._client.request(method, path, data=data, headers=headers) as response:
                     self._answered = True
                     if response.status != 200:
                         status, message = response.status, read_message(await read_error(response))

@@ -1,17 +1,20 @@
-"""A stand-in for vLLM on loopback: the scripted model of SGLang's stand-in behind the wire of vLLM 0.32.
+"""A stand-in for vLLM on this machine: the scripted model of SGLang's stand-in behind the wire of vLLM 0.32.
 
-It serves POST /inference/v1/generate and what a client asks before. It must not know the engine client, so that the two
-can disagree.
+It serves POST /inference/v1/generate, what a client asks before, and what a trainer asks of its development mode. A
+handle of weights has their bytes here. It must not know the engine client, so that the two can disagree.
 """
 
 from __future__ import annotations
 
+import base64
 import math
+import pickle
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
+from orl_testing.sglang.checksums import fused_checksums
 from orl_testing.sglang.faults import FaultKind
 from orl_testing.sglang.server import SglangServer
 from orl_testing.sglang.wire import GenerateRequest, Refused, ServedGeneration
@@ -21,9 +24,11 @@ _SAME = {
     "temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty", "stop",
     "stop_token_ids", "ignore_eos", "skip_special_tokens", "spaces_between_special_tokens", "logit_bias",
 }  # fmt: skip
+_EACH = ("name", "tensor_size", "shape", "dtype_name")  # of an update of weights
 _READ = {"logprobs", "detokenize"}
 HOTTEST = 2.0
 NOT_FINITE = -9999.0
+ASLEEP = {"weights", "kv_cache"}
 
 
 class VllmServer(SglangServer):
@@ -36,19 +41,30 @@ class VllmServer(SglangServer):
     headroom = 0
     processed = True
     lists = True
+    development = True
+    holds = False  # new requests are refused until it is resumed
+    taking: dict[str, bytes] | None = None  # weights of an update that has begun
 
     def routes(self) -> list[web.RouteDef]:
         """Return every endpoint."""
-        return [
+        plain = [
             web.post("/inference/v1/generate", self.generated),
             web.get("/v1/models", self._models),
             web.get("/health", self._health),
         ]
+        names = (
+            "pause", "resume", "init_weight_transfer_engine", "start_weight_update", "update_weights",
+            "finish_weight_update", "update_weight_version", "collective_rpc", "weight_checker", "sleep", "wake_up",
+            "reset_prefix_cache",
+        )  # fmt: skip
+        return [*plain, *(web.post(f"/{name}", self._controlled) for name in names if self.development)]
 
     async def generated(self, http: web.Request) -> web.StreamResponse:
         """Answer a request for ids. One that allows few ids is a client's question, which asks no script."""
         body = msgspec.json.decode(await http.read() or b"{}", type=dict[str, Any])
         allowed: list[int] = body.get("sampling_params", {}).get("allowed_token_ids", [])
+        if self.holds:
+            return web.json_response({"error": {"message": "Generation is paused", "code": 503}}, status=503)
         if not allowed:
             return await super().generated(http)
         logprob = -math.log(len(allowed)) if self.processed else -6.5
@@ -91,6 +107,97 @@ class VllmServer(SglangServer):
         answer["usage"] = {"prompt_tokens_details": {"cached_tokens": sampled.cached}}
         body = msgspec.json.encode(answer)
         return body[:-2] if kind is FaultKind.MALFORMED else body
+
+    async def _controlled(self, http: web.Request) -> web.Response:
+        """Answer a request of a trainer, 500 if vLLM raises, 422 if it lacks a field."""
+        try:
+            body = msgspec.json.decode(await http.read() or b"{}", type=dict[str, Any])
+            return web.json_response(await getattr(self, f"_{http.path[1:]}")({**http.query, **body}))
+        except KeyError as fault:
+            return web.json_response({"detail": f"missing: {fault}"}, status=422)
+        except RuntimeError as fault:
+            return web.json_response({"error": {"message": str(fault)}}, status=500)
+
+    async def _pause(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.holds = True
+        if body.get("mode", "abort") == "abort":
+            self.abort()
+        await self.until_running(0)
+        self.flush_cache()
+        return {"status": "paused"}
+
+    async def _resume(self, _: dict[str, Any]) -> dict[str, Any]:
+        self.holds = False
+        return {"status": "resumed"}
+
+    async def _init_weight_transfer_engine(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.packed = bool(body["init_info"].get("packed"))
+        return {"message": "Weight transfer initialized"}
+
+    async def _start_weight_update(self, _: dict[str, Any]) -> dict[str, Any]:
+        if self.taking is not None:
+            raise RuntimeError("start_weight_update called while a weight update is already active.")
+        self.taking = {}
+        return {"message": "Weight update started"}
+
+    async def _update_weights(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Take weights one after the other from the bytes that the handle of the only GPU has."""
+        info, sent = body["update_info"], self.taking
+        if sent is None or not self.holds or not self.packed or "weights" in self.released:
+            raise RuntimeError("start_weight_update must be called before update_weights.")
+        pickled = base64.b64decode(info["ipc_handles_pickled"])
+        (flat,), start = pickle.loads(pickled).values(), 0  # noqa: S301 - of a test
+        for name, size, _, dtype in zip(*(info[f"{key}s"] for key in _EACH), strict=True):
+            sent[name], start = flat[start : start + size], start + size
+            if dtype not in ("bfloat16", "int64"):
+                raise RuntimeError(f"{dtype} of {name}")
+        return {"message": "Weights updated"}
+
+    async def _finish_weight_update(self, body: dict[str, Any]) -> dict[str, Any]:
+        if self.taking is None:
+            raise RuntimeError("finish_weight_update called without a matching start_weight_update.")
+        self.receive(self.taking)
+        self.taking, self.weight_version = None, body.get("weight_version") or self.weight_version
+        return {"message": "Weight update finished"}
+
+    def receive(self, weights: dict[str, bytes]) -> None:
+        """Compute with `weights`. A tied head is skipped."""
+        self.weights.append("handles")
+        self.checksums = (fused_checksums({name: one for name, one in weights.items() if name != "lm_head.weight"}),)
+
+    async def _update_weight_version(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.weight_version = body["new_version"]
+        return {"success": True, "new_version": self.weight_version}
+
+    async def _collective_rpc(self, body: dict[str, Any]) -> dict[str, Any]:
+        if body["method"] != "reload_weights" or "weights" in self.released:
+            raise RuntimeError(f"no {body['method']} now")
+        self.load(body["kwargs"]["weights_path"])
+        return {"results": [None]}
+
+    async def _weight_checker(self, body: dict[str, Any]) -> dict[str, Any]:
+        shown = self.checksums if body["action"] == "checksum" else ()
+        return {
+            "checksums": {
+                f"dp0:pp0:pcp0:tp{rank}:{name}": one for rank, each in enumerate(shown) for name, one in each.items()
+            }
+        }
+
+    async def _sleep(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Sleep; level 2 loses the weights."""
+        await self._pause(body)
+        self.released |= ASLEEP
+        if body.get("level") == "2":
+            self.checksums = tuple(dict.fromkeys(rank, "lost") for rank in self.checksums)
+        return {"status": "sleeping"}
+
+    async def _wake_up(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.released -= {body["tags"]} if "tags" in body else ASLEEP
+        self.holds = self.holds and bool(self.released)
+        return {"status": "sleeping" if self.released else "awake"}
+
+    async def _reset_prefix_cache(self, _: dict[str, Any]) -> dict[str, Any]:
+        return {"success": self.flush_cache()}
 
     async def _models(self, http: web.Request) -> web.Response:
         model = {

@@ -1,1 +1,1 @@
-"""The engines of a training run: the model itself, an SGLang on the GPU that trains, or one at an address."""
+"""The engines of a training run: the model itself, SGLang or vLLM on its GPU, or an SGLang at an address."""

@@ -1,7 +1,7 @@
-"""The engine of a run's rollouts and the reason for it, with the options of an SGLang that orl starts.
+"""The engine of a run's rollouts and the reason for it, with the options of an engine that orl starts.
 
 Options of SGLang are named as slime and miles name them: `--sglang-mem-fraction-static 0.4`. They go to the command of
-SGLang without `sglang-`, and SGLang checks them. This module starts nothing.
+SGLang without `sglang-`, and SGLang checks them; those of vLLM, `--vllm-...`, likewise. This module starts nothing.
 """
 
 from __future__ import annotations
@@ -10,30 +10,28 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from orl_core.config.trainer import Flag
 from orl_core.errors import ConfigError
 from orl_rollout.gpus import gpu_memory
 
-from orl_local.engine.sglang_process import MEMORY_SHARE, OWN_SHARE, SHARE, source_of_sglang
+from orl_local.engine.control import OWN_SHARE, SHARE, Control
+from orl_local.engine.sglang_control import SglangControl, source_of_sglang
+from orl_local.engine.vllm_control import VllmControl
 from orl_local.settings import TINY
 
-PREFIX = "--sglang-"
-# Options that orl sets. Each SGLang runs on one GPU, or divides each tensor over several.
-_OWNED = (
-    "model model-path host port context-length dtype random-seed weight-version skip-tokenizer-init "
-    "enable-memory-saver base-gpu-id gpu-id-step pp pp-size pipeline-parallel-size dp dp-size data-parallel-size"
-)
+STARTED: Mapping[str, type[Control]] = {"sglang": SglangControl, "vllm": VllmControl}  # `auto` prefers the first
+PREFIXES = tuple(f"--{name}-" for name in STARTED)
+MEMORY_SHARE = "|".join(f"(?:{kind.SHARE})" for kind in STARTED.values())
 TENSOR_PARALLEL = "--(?:tp|tp-size|tensor-parallel-size)"
-OWNED = frozenset(_OWNED.split())
 LARGE_GPU, OWN_GRAPHS = 60 << 30, 256  # bytes from which SGLang captures decode graphs for up to so many requests
 
 
 class EngineChoice(Struct, frozen=True, kw_only=True):
-    """The engine: "sglang", "transformers" or the address of an SGLang that the user serves, and why it is that one.
+    """The engine: of STARTED, "transformers", or the address of an SGLang that the user serves, and why it is that one.
 
-    `options` are words of the command of an SGLang that orl starts. Each SGLang takes `each` of the `gpus`. `apart`:
-    none of these trains.
+    `options` are words of the command of an engine that orl starts. Each takes `each` of the `gpus`. `apart`: none of
+    these trains.
     """
 
     engine: str
@@ -52,24 +50,35 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         return self.engine if self.engine.startswith("http") else ""
 
     @property
+    def control(self) -> type[Control]:
+        """The kind of engine that is started, or is at the address."""
+        return STARTED.get(self.engine, SglangControl)
+
+    @property
+    def share_option(self) -> str:
+        """The option that sets the share of a GPU that the engine takes."""
+        name = self.engine if self.engine in STARTED else "sglang"
+        return self.control.SHARE.replace("--", f"--{name}-", 1)
+
+    @property
     def share(self) -> float:
-        """The share of its GPU that an SGLang takes."""
+        """The share of its GPU that an engine takes."""
         return float(self._option(MEMORY_SHARE) or (OWN_SHARE if self.apart else SHARE))
 
     @property
     def each(self) -> int:
-        """The number of GPUs of an SGLang, which divides each tensor over them."""
+        """The number of GPUs of an engine, which divides each tensor over them."""
         return max(1, int(float(self._option(TENSOR_PARALLEL) or 1)))
 
     def _option(self, name: str) -> str:
         """Return the number of the last option `name`, a pattern; "" if there is none."""
-        numbers = re.findall(rf"{name}[= ](\d*\.?\d+)", " ".join(self.options))
+        numbers = re.findall(rf"(?:{name})[= ](\d*\.?\d+)", " ".join(self.options))
         return numbers[-1] if numbers else ""
 
     @property
     def memory_share(self) -> float | None:
         """The share of a GPU that trains which the engine takes; None if the model itself is the engine."""
-        if self.engine != "sglang" or self.apart:
+        if self.engine not in STARTED or self.apart:
             return 0.0 if self.url or self.apart else None
         return self.share
 
@@ -77,35 +86,43 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
 def engine_of(wanted: str, parameters: int | None, options: Sequence[str]) -> EngineChoice:
     """Choose the engine for `wanted`, of `trainer.local.engine`. `parameters` are the model's; None: unknown.
 
-    `auto` takes SGLang for a model of at least TINY parameters, and for one whose size is unknown. Starting SGLang
-    takes about a minute, in which a tiny model makes several steps.
+    `auto` takes SGLang, or else vLLM, for a model of at least TINY parameters, and for one whose size is unknown. Their
+    start takes about a minute, in which a tiny model makes several steps.
 
     Raises:
-        ConfigError: SGLang is wanted and cannot run here, or it has `options` and is not started.
+        ConfigError: an engine is wanted and cannot run here, or `options` are another's or orl's own.
     """
-    missing = missing_for_sglang()
-    if wanted == "sglang" and missing:
-        raise ConfigError(f"trainer.local.engine is sglang, but {missing}. Set it to auto")
+    missing = {name: missing_for(name) for name in STARTED}
+    here = next((name for name, fault in missing.items() if not fault), "")
+    if missing.get(wanted):
+        raise ConfigError(f"trainer.local.engine is {wanted}, but {missing[wanted]}. Set it to auto")
     if wanted != "auto":
         engine, reason = wanted.rstrip("/"), f"trainer.local.engine is {wanted}"
-    elif missing:
-        engine, reason = "transformers", missing
+    elif not here:
+        engine, reason = "transformers", missing["sglang"]
     elif parameters is not None and parameters < TINY:
         engine = "transformers"
-        reason = f"the model has {parameters:,} parameters, and SGLang is for {TINY:,} or more"
+        reason = f"the model has {parameters:,} parameters, and {STARTED[here].NAME} is for {TINY:,} or more"
     else:
-        engine, reason = "sglang", "there are a CUDA GPU, `sglang`, and a model that is not tiny"
-    choice = EngineChoice(engine=engine, reason=reason, options=tuple(options))
-    if options and engine != "sglang":
-        raise ConfigError(f"{options[0].replace('--', PREFIX, 1)} needs an SGLang that orl starts, but {choice}")
-    return choice
+        engine, reason = here, f"there are a CUDA GPU, `{here}`, and a model that is not tiny"
+    choice = EngineChoice(engine=engine, reason=reason)
+    prefix = f"--{engine}-"
+    for name in (word.partition("=")[0] for word in options if word.startswith("--")):
+        if not name.startswith(prefix):
+            raise ConfigError(f"{name} needs another engine, which orl starts, but {choice}")
+        if name.removeprefix(prefix) in choice.control.OWNED:
+            raise ConfigError(f"the option {name} is refused, because orl sets it. Leave it out")
+    words = (word.replace(prefix, "--", 1).removesuffix("=True") for word in options if not word.endswith("=False"))
+    return structs.replace(choice, options=tuple(words))
 
 
-def missing_for_sglang() -> str:
-    """Return why SGLang cannot run here; "" if it can. SGLang is not imported."""
+def missing_for(engine: str) -> str:
+    """Return why an engine of STARTED cannot run here; "" if it can. It is not imported."""
     if not gpu_memory():
         return "this machine has no GPU"
-    return "" if find_spec("sglang") else "`sglang` is not installed (`just setup-gpu` installs it)"
+    if find_spec(engine):
+        return ""
+    return f"`{engine}` is not installed{' (`just setup-gpu` installs it)' * (engine == 'sglang')}"
 
 
 def graph_options(rollouts: int, options: Sequence[str]) -> tuple[str, ...]:
@@ -122,24 +139,15 @@ def graph_options(rollouts: int, options: Sequence[str]) -> tuple[str, ...]:
 
 
 def split_options(flags: Mapping[str, Flag], extra: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the words of SGLang's command and the others: the `flags` of the file, then `extra`, which overrides.
-
-    Raises:
-        ConfigError: an option of SGLang is orl's own.
-    """
-    sglang: list[str] = []
+    """Return the words for engines and the others: the `flags` of the file, then `extra`, which overrides."""
+    engines: list[str] = []
     rest: list[str] = []
     target = rest
     for word in (*_words(flags), *extra):
         if word.startswith("--"):
-            target = sglang if word.startswith(PREFIX) else rest
+            target = engines if word.startswith(PREFIXES) else rest
         target.append(word)
-    for name in (word.removeprefix(PREFIX).partition("=")[0] for word in sglang if word.startswith(PREFIX)):
-        if name in OWNED:
-            raise ConfigError(f"the option {PREFIX}{name} is refused, because orl sets it. Leave it out")
-    return tuple(
-        word.replace(PREFIX, "--", 1).removesuffix("=True") for word in sglang if not word.endswith("=False")
-    ), tuple(rest)
+    return tuple(engines), tuple(rest)
 
 
 def _words(flags: Mapping[str, Flag]) -> list[str]:

@@ -1,7 +1,7 @@
-"""An SGLang as the engine of a training run: its weights, its memory, its restarts.
+"""An SGLang or a vLLM as the engine of a training run: its weights, its memory, its restarts.
 
 It gets new weights after each step, and its checksums are compared. While the trainer works it gives its memory back,
-if both do not fit. Rollouts ask it through `orl_rollout.sglang.client`, and retry while it is started again. The
+if both do not fit. Rollouts ask it through `orl_rollout`, and retry while it is started again. The
 weights are in another process (`rank`), which sends them. It knows neither tasks nor the loss.
 """
 
@@ -21,9 +21,11 @@ from orl_rollout.logs import logger_of
 from orl_rollout.loop.engine import Engine
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.sglang.client import SglangEngine
+from orl_rollout.vllm.client import VllmEngine
 
+from orl_local.engine.control import Control, Launch
+from orl_local.engine.engine_process import START_SECONDS, EngineProcess, environment_for
 from orl_local.engine.sglang_control import SglangControl
-from orl_local.engine.sglang_process import START_SECONDS, Launch, SglangProcess, environment_for
 from orl_local.engine.weight_check import WeightCheck
 
 logger = logger_of("orl")
@@ -50,12 +52,13 @@ class Worker(Protocol):
 
 
 class Server(Struct, frozen=True, kw_only=True):
-    """An SGLang: its address and its context in token ids. `folder` is for checkpoints that it loads.
+    """An engine: its kind, its address and its context in token ids. `folder` is for checkpoints that it loads.
 
     It `releases` memory while the trainer works. One that orl started (`own`) takes handles of weights on its `gpus`
     GPUs, and holds them as they are sent (`exact` in WeightCheck).
     """
 
+    control: type[Control] = SglangControl
     url: str
     context_tokens: int
     folder: Path
@@ -66,14 +69,14 @@ class Server(Struct, frozen=True, kw_only=True):
 
 
 class WeightSender:
-    """Sends the weights that `rank` took to an SGLang, and leaves its prefix cache empty.
+    """Sends the weights that `rank` took to an engine, and leaves its prefix cache empty.
 
     Handles of the GPU that both use (CUDA IPC) send 0.6B parameters in 0.04 s, a checkpoint in a folder in 1.9 s
-    (docs/evidence.md). The checkpoint is for engines that take no handles: those at an address, a mixture of experts, a
-    container that forbids CUDA IPC. An engine that died starts from it.
+    (docs/evidence.md). The checkpoint is for engines that take no handles: those at an address, a vLLM on other GPUs, a
+    mixture of experts, a container that forbids CUDA IPC. An engine that died starts from it.
     """
 
-    def __init__(self, rank: Worker, control: SglangControl, server: Server) -> None:
+    def __init__(self, rank: Worker, control: Control, server: Server) -> None:
         self._rank, self._control, self._folder, self._handles = rank, control, server.folder, server.own
 
     async def send(self, version: str) -> None:
@@ -101,8 +104,13 @@ class WeightSender:
         """Send bucket by bucket. Return False if the engine could not use handles."""
         number = 0
         while (handles := await self._rank.call("share", number)) is not None:
+            if not number:
+                await self._control.prepare()
             await self._control.update_from_tensors(handles, version)
             number += 1
+        if number:
+            await self._control.finish(version)
+            await self._rank.call("share", number)  # lets go of what the engine has closed by now
         return number > 0
 
     async def _send_checkpoint(self, version: str) -> None:
@@ -110,21 +118,23 @@ class WeightSender:
         try:
             await self._control.update_from_disk(str(self._folder), version)
         except EngineError as fault:
-            raise EngineError(f"{fault}. Let SGLang read {self._folder}, if it runs in a container") from fault
+            raise EngineError(
+                f"{fault}. Let {self._control.NAME} read {self._folder}, if it runs in a container"
+            ) from fault
 
 
 class ServedEngine:
-    """An SGLang as engine of a run, which samples for the weights of `rank`. `process` is None if someone else's.
+    """A server as engine of a run, which samples for the weights of `rank`. `process` is None if someone else's.
 
     `gone` gets the EngineError of a server that is gone for good.
     """
 
-    def __init__(self, rank: Worker, server: Server, process: SglangProcess | None = None) -> None:
+    def __init__(self, rank: Worker, server: Server, process: EngineProcess | None = None) -> None:
         self._rank, self._server, self._process = rank, server, process
-        self._control = SglangControl(server.url, server.gpus)
+        self._control = server.control(server.url, server.gpus)
         self._sender = WeightSender(rank, self._control, server)
-        self._check = WeightCheck(exact=server.own)
-        self._client = SglangEngine(server.url, context_tokens=server.context_tokens, timeouts=server.timeouts)
+        self._check = WeightCheck(server.control.NAME, exact=server.own)
+        self._client = server.control.CLIENT(server.url, context_tokens=server.context_tokens, timeouts=server.timeouts)
         self._life, self._busy = AsyncExitStack(), asyncio.Lock()
         self._playing = self._released = False
         self._version = ""  # of the weights that it has
@@ -143,7 +153,7 @@ class ServedEngine:
     async def __aexit__(self, *exc: object) -> None:
         await self._life.aclose()
 
-    def client(self) -> SglangEngine:
+    def client(self) -> SglangEngine | VllmEngine:
         """Return the client of the server. Its retries outlive a restart."""
         return self._client
 
@@ -157,11 +167,9 @@ class ServedEngine:
 
         async def send() -> None:
             if self._released:
-                await self._control.resume("cuda_graph")
-                await self._control.resume("weights")
+                await self._control.wake()
             await self._sender.send(version)
-            if self._released:
-                await self._control.resume("kv_cache")
+            await self._control.serve(woken=self._released)
             self._released, self._version = False, version
             metrics.update(await self._checked())
 
@@ -197,12 +205,7 @@ class ServedEngine:
             await asyncio.sleep(POLL_SECONDS)
 
     async def _release(self) -> None:
-        await self._control.settle()
-        # SGLang waits for its GPU only after a release (its pull request 31073), and kernels of answered requests may
-        # still read weights and KV cache. The graphs' memory is not the saver's, so their release is that wait alone.
-        await self._control.release("cuda_graph")
-        await self._control.release("weights")
-        await self._control.release("kv_cache")
+        await self._control.release()
         self._released = True
 
     async def _checked(self) -> dict[str, float]:
@@ -235,7 +238,7 @@ class ServedEngine:
         await self._process.restart(self._server.folder, version)
         self._released, self._version = False, version
         self._restarts += 1
-        self._check = WeightCheck(exact=self._server.own)  # another process begins anew
+        self._check = WeightCheck(self._control.NAME, exact=self._server.own)  # another process begins anew
         if not await self._survives(self._checked):
             await self._process.restart(self._server.folder, version)  # which says that it died twice
 
@@ -248,7 +251,7 @@ class Engines:
     """
 
     def __init__(self, ranks: Mapping[ServedEngine, Worker]) -> None:
-        self._ranks, self._life, self._seats = ranks, AsyncExitStack(), dict[str, SglangEngine]()
+        self._ranks, self._life, self._seats = ranks, AsyncExitStack(), dict[str, Engine]()
 
     async def __aenter__(self) -> Engines:
         await asyncio.gather(*map(self._life.enter_async_context, self._ranks))
@@ -298,14 +301,15 @@ class Engines:
 
 @contextmanager
 def started(run: Run, launch: Launch, folder: Path, rank: Worker) -> Generator[ServedEngine]:
-    """Start the SGLang `launch`, which ends with the block. It gets checkpoints through `folder`.
+    """Start the server `launch`, which ends with the block. It gets checkpoints through `folder`.
 
     The engine that is yielded is to be entered.
     """
-    with SglangProcess(launch, run.folder, environment_for(run.config)) as process:
+    with EngineProcess(launch, run.folder, environment_for(run.config)) as process:
         # A first start takes longer than the absence of an engine that runs.
         timeouts = Timeouts(retry=max(run.config.rollout.patience, START_SECONDS), first=START_SECONDS)
         server = Server(
+            control=launch.control,
             url=process.url,
             context_tokens=launch.context_tokens,
             folder=folder,

@@ -1,72 +1,72 @@
-"""The control endpoints of one SGLang server: health, weights and their checksums, memory, cache.
-
-It knows the wire and neither models nor rollouts. Rollouts use `orl_rollout.sglang.client`.
-"""
+"""SGLang's command, and the control endpoints of one server: weights and their checksums, memory, cache."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Literal, Self
+from importlib.util import find_spec
+from pathlib import Path
 
-import aiohttp
-import msgspec
-from msgspec import Struct
-from orl_core.errors import EngineAnswerError, EngineError, EngineRefused, boundary
-from orl_rollout.edge.http import HttpClient, read, read_error
+from orl_core.errors import EngineRefused
+from orl_rollout.edge.children import free_port
+from orl_rollout.sglang.client import SglangEngine
 
-Memory = Literal["weights", "kv_cache", "cuda_graph"]
+from orl_local.engine.control import Control, Launch
 
-JSON = {"Content-Type": "application/json"}
-ANSWER_BYTES = 1 << 24
-HEALTH_SECONDS = 5.0
-CONTROL_SECONDS = 600.0  # for an update of large weights from a slow disk
 IDLE_SECONDS = 60.0
 IDLE_POLL_SECONDS = 0.05
-_REFUSED = frozenset({400, 404, 405})  # the request itself, or its path: an older server
 
 
-class _Rank(Struct):
-    checksums: dict[str, str]
+class SglangControl(Control):
+    """Ask an SGLang."""
 
+    NAME, CLIENT, SAVER = "SGLang", SglangEngine, "torch_memory_saver"
+    PROGRAM = (sys.executable, "-P", "-m", "sglang.launch_server")
+    SHARE = "--mem-fraction-static"
+    # Each SGLang runs on one GPU, or divides each tensor over several.
+    OWNED = frozenset({
+        "model", "model-path", "host", "port", "context-length", "dtype", "random-seed", "weight-version",
+        "skip-tokenizer-init", "enable-memory-saver", "base-gpu-id", "gpu-id-step", "pp", "pp-size",
+        "pipeline-parallel-size", "dp", "dp-size", "data-parallel-size",
+    })  # fmt: skip
 
-class _Answer(Struct):
-    """What orl reads of answers: whether SGLang obeyed, and the checksums of its ranks."""
+    @staticmethod
+    def address(folder: Path) -> str:
+        """See Control."""
+        del folder
+        return f"http://127.0.0.1:{free_port()}"
 
-    success: bool = True
-    message: str = ""
-    ranks: tuple[_Rank, ...] = ()
+    @staticmethod
+    def options(launch: Launch, url: str) -> list[str]:
+        """See Control."""
+        options: Mapping[str, object] = {
+            "--model-path": launch.model,
+            "--host": "127.0.0.1",
+            "--port": url.rpartition(":")[2],
+            "--context-length": launch.context_tokens,
+            "--dtype": "bfloat16",
+            SglangControl.SHARE: launch.share,
+            **({"--base-gpu-id": launch.gpu} if launch.gpu else {}),
+            "--random-seed": launch.seed,
+            "--weight-version": launch.weight_version,
+        }
+        words = [str(word) for option in options.items() for word in option]
+        return [*words, "--skip-tokenizer-init", *(["--enable-memory-saver"] if launch.memory_saver else [])]
 
+    async def begin(self, version: str) -> None:
+        """See Control. Its command has named them."""
 
-class SglangControl:
-    """Ask one server, on `gpus` GPUs. Inside `async with` one client stays open.
+    async def prepare(self) -> None:
+        """See Control. It always does."""
 
-    Every method but `healthy` raises EngineError if the server refuses or does not answer.
-    """
-
-    def __init__(self, url: str, gpus: int = 1) -> None:
-        self.url, self._gpus = url.rstrip("/"), gpus
-        self._http: HttpClient | None = None
-
-    async def __aenter__(self) -> Self:
-        self._http = HttpClient(self.url)
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        http, self._http = self._http, None
-        if http:
-            await http.close()
-
-    async def healthy(self) -> bool:
-        """Return whether the server answers and is ready."""
-        with suppress(EngineError):
-            await self._ask("GET", "/health", {}, HEALTH_SECONDS)
-            return True
-        return False
+    async def finish(self, version: str) -> None:
+        """See Control. It has."""
 
     async def update_from_disk(self, folder: str, version: str) -> None:
-        """Load the weights in `folder`, safetensors with Hugging Face's names, as the version `version`."""
+        """See Control."""
         await self._post(
             "/update_weights_from_disk", {"model_path": folder, "weight_version": version, "flush_cache": False}
         )
@@ -81,7 +81,7 @@ class SglangControl:
         await self._post("/update_weights_from_tensor", {**body, "weight_version": version})
 
     async def flush_cache(self) -> None:
-        """Empty the prefix cache, whose keys and values are those of older weights, once no request runs.
+        """See Control.
 
         Raises:
             EngineError: requests still run after IDLE_SECONDS.
@@ -89,7 +89,7 @@ class SglangControl:
         latest = time.monotonic() + IDLE_SECONDS
         while True:
             try:
-                await self._post("/flush_cache", {})
+                await self._post("/flush_cache")
             except EngineRefused:  # requests run, also those that a client has just left
                 if time.monotonic() > latest:
                     raise
@@ -97,13 +97,23 @@ class SglangControl:
                 return
             await asyncio.sleep(IDLE_POLL_SECONDS)
 
-    async def release(self, memory: Memory) -> None:
-        """Give GPU memory back. What was in it is lost."""
-        await self._post("/release_memory_occupation", {"tags": [memory]})
+    async def release(self) -> None:
+        """See Control."""
+        await self.settle()
+        # SGLang waits for its GPU only after a release (its pull request 31073), and kernels of answered requests may
+        # still read weights and KV cache. The graphs' memory is not the saver's, so their release is that wait alone.
+        for memory in ("cuda_graph", "weights", "kv_cache"):
+            await self._post("/release_memory_occupation", {"tags": [memory]})
 
-    async def resume(self, memory: Memory) -> None:
-        """Take the GPU memory again that `release` gave back."""
-        await self._post("/resume_memory_occupation", {"tags": [memory]})
+    async def wake(self) -> None:
+        """See Control."""
+        for memory in ("cuda_graph", "weights"):
+            await self._post("/resume_memory_occupation", {"tags": [memory]})
+
+    async def serve(self, *, woken: bool) -> None:
+        """See Control."""
+        if woken:
+            await self._post("/resume_memory_occupation", {"tags": ["kv_cache"]})
 
     async def settle(self) -> None:
         """Abort what runs, and empty the prefix cache of the idle server. SGLang dies of a release before that."""
@@ -111,33 +121,16 @@ class SglangControl:
         await self.flush_cache()
 
     async def checksums(self) -> dict[str, str]:
-        """Return checksums of each tensor that the server computes with, by its own names, of all its GPUs as one text.
-
-        Empty if the server has no such request. The first one takes a real server 13 s: a kernel compiles.
-        """
+        """See Control. The first request takes a real server 13 s: a kernel compiles."""
         joined: dict[str, str] = {}
         with suppress(EngineRefused):
             for rank in (await self._post("/weights_checker", {"action": "checksum"})).ranks:
                 joined |= {name: joined.get(name, "") + one for name, one in rank.checksums.items()}
         return joined
 
-    async def _post(self, path: str, body: dict[str, Any]) -> _Answer:
-        text = await self._ask("POST", path, body, CONTROL_SECONDS)
-        with boundary(EngineAnswerError, f"SGLang: POST {path}"):
-            answer = msgspec.json.decode(text, type=_Answer) if text.startswith(b"{") else _Answer()
-        if not answer.success:
-            raise EngineError(f"SGLang: POST {path}: {answer.message}")
-        return answer
 
-    async def _ask(self, method: str, path: str, body: object, seconds: float) -> bytes:
-        if self._http is None:
-            async with self:
-                return await self._ask(method, path, body, seconds)
-        sent: dict[str, Any] = {"data": msgspec.json.encode(body), "timeout": aiohttp.ClientTimeout(total=seconds)}
-        with boundary(EngineError, f"SGLang: {method} {path}"):
-            async with self._http.request(method, path, headers=JSON, **sent) as answer:
-                if answer.status != 200:
-                    text = (await read_error(answer)).decode("utf-8", "replace")
-                    error = EngineRefused if answer.status in _REFUSED else EngineError
-                    raise error(f"SGLang: {method} {path}: HTTP {answer.status}: {text}")
-                return await read(answer, ANSWER_BYTES)
+def source_of_sglang(path: str) -> Path | None:
+    """Return the source at `path` inside the installed SGLang, which is not imported; None if there is none."""
+    spec = find_spec("sglang")
+    file = Path(spec.origin).parent / path if spec and spec.origin else None
+    return file if file and file.is_file() else None

@@ -1,10 +1,10 @@
 """The check after a sync: the engine's weights have changed exactly where the trainer's have.
 
-SGLang shows a checksum of each tensor that it computes with. A checksum tells a change, and not to what. So the trainer
-hashes each tensor as it is sent, and compares sets: the tensors of the engine that changed are those that the changed
-ones feed. This finds weights that do not arrive, a stale tensor, and adapters that are not applied. It needs no bound:
-bf16 kernels differ in logprobs, not in the bits of weights. Two tensors that changed places have both changed; they are
-found by the logprobs of what the run sampled (`learner.Learner`). No torch here.
+The engine shows a checksum of each tensor that it computes with. A checksum tells a change, and not to what. So the
+trainer hashes each tensor as it is sent, and compares sets: the tensors of the engine that changed are those that the
+changed ones feed. This finds weights that do not arrive, a stale tensor, and adapters that are not applied. It needs no
+bound: bf16 kernels differ in logprobs, not in the bits of weights. Two tensors that changed places have both changed;
+they are found by the logprobs of what the run sampled (`learner.Learner`). No torch here.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class _Sync(NamedTuple):
 
 
 class WeightCheck:
-    """Compares the changes of trainer and engine from sync to sync.
+    """Compares the changes of trainer and `engine` from sync to sync.
 
     `exact`: the engine holds what it is sent, bit by bit, so each changed weight shows. Otherwise (it quantises, or has
     another type) a small change may not, but some of many do.
     """
 
-    def __init__(self, *, exact: bool) -> None:
-        self._exact = exact
+    def __init__(self, engine: str, *, exact: bool) -> None:
+        self._engine, self._exact = engine, exact
         self._before: tuple[_Sync, ...] = ()  # the first sync of this engine, and the latest
 
     def after_sync(self, sent: dict[str, int], shown: dict[str, str]) -> dict[str, float]:
@@ -66,7 +66,7 @@ class WeightCheck:
         exact = self._exact and not any("scale" in name or "qweight" in name for name in now.shown)
         for fault in filter(None, (_difference(sync, now, exact=exact) for sync in before)):
             raise EngineError(
-                f"after a sync of weights, {fault}. SGLang does not compute with the weights of the trainer. "
+                f"after a sync of weights, {fault}. {self._engine} does not compute with the weights of the trainer. "
                 "Continue from the last checkpoint with --load. If it happens again, set `engine: transformers`"
             )
         return {METRIC: float(len(_changed(before[-1].shown, now.shown)))} if before else {}
@@ -83,7 +83,9 @@ def _difference(before: _Sync, now: _Sync, *, exact: bool) -> str:
     expected = {fed[name] for name in _changed(before.sent, now.sent)} - {None}
     changed = _changed(before.shown, now.shown) & set(fed.values())
     if missing := expected - changed if exact or not changed else None:
-        return f"{len(missing)} of {len(expected)} changed tensors did not change in SGLang, such as {missing.pop()}"
+        return (
+            f"{len(missing)} of {len(expected)} changed tensors did not change in the engine, such as {missing.pop()}"
+        )
     if extra := changed - expected:
-        return f"{len(extra)} tensors changed in SGLang and not in the trainer, such as {extra.pop()}"
+        return f"{len(extra)} tensors changed in the engine and not in the trainer, such as {extra.pop()}"
     return ""

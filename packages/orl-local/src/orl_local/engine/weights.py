@@ -1,19 +1,23 @@
-"""Weights as an SGLang gets them: handles of the GPU that both use (CUDA IPC), a checkpoint, and fingerprints.
+"""Weights as an engine gets them: handles of the GPU that both use (CUDA IPC), a checkpoint, and fingerprints.
 
 The engine computes in bf16, so weights are sent in bf16, with LoRA adapters merged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+import base64
+import pickle
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from orl_core.errors import EngineError, boundary
 from orl_rollout.tokenizer.pretrained import load_pretrained
 from torch import Tensor
+from torch.multiprocessing.reductions import reduce_tensor
 from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
@@ -26,18 +30,29 @@ _CHUNK = 1 << 20  # elements that are hashed at once
 _PRIME = 1_000_003
 
 
+Bucket = list[tuple[str, Tensor]]
+
+
 class SharedWeights:
-    """The weights of `model` for an SGLang. `keep`: those that were taken are kept while the model trains on.
+    """The weights of `model` for an engine. `keep`: those that were taken are kept while the model trains on.
 
     An engine that dies gets the same weights again, and its rollouts continue. `frees`: the engine needs what torch has
-    cached on the GPU; otherwise the next update uses it again.
+    cached on the GPU; otherwise the next update uses it again. `handles` makes handles of a bucket as the engine reads
+    them; None if it cannot.
     """
 
-    def __init__(self, model: Any = None, *, keep: bool = False, frees: bool = True) -> None:
-        self.model, self._keep, self._frees = model, keep, frees
-        self._kept: list[tuple[str, Tensor]] | None = None
-        self._buckets: Iterator[list[tuple[str, Tensor]]] = iter(())
-        self._bucket: list[tuple[str, Tensor]] | None = None
+    def __init__(
+        self,
+        model: Any = None,
+        *,
+        keep: bool = False,
+        frees: bool = True,
+        handles: Callable[[Bucket], str] | None = None,
+    ) -> None:
+        self.model, self._keep, self._frees, self._handles = model, keep, frees, handles
+        self._kept: Bucket | None = None
+        self._buckets: Iterator[Bucket] = iter(())
+        self._bucket: Bucket | None = None
 
     def take(self) -> None:
         """Take the weights of now for the engine."""
@@ -53,12 +68,14 @@ class SharedWeights:
             EngineError: this machine shares no memory of its GPU.
         """
         with boundary(EngineError, "sharing weights by CUDA IPC"):
+            if self._handles is None:
+                return None
             if number == 0:
                 usable = torch.cuda.is_available() and named_as_saved(base_of(self.model))
                 self._buckets = buckets(self._weights()) if usable else iter(())
             self._bucket = next(self._buckets, None)
             if self._bucket is not None:
-                return handles_of(self._bucket) if leads(self.model) else ""
+                return self._handles(self._bucket) if leads(self.model) else ""
             if torch.cuda.is_available():
                 torch.cuda.ipc_collect()
                 if self._frees:
@@ -66,7 +83,7 @@ class SharedWeights:
         return None
 
     def write(self, folder: Path) -> None:
-        """Write the taken weights to `folder`, as a checkpoint for SGLang: tied ones once.
+        """Write the taken weights to `folder`, as a checkpoint for the engine: tied ones once.
 
         Raises:
             EngineError: the disk is full, or cannot be written.
@@ -119,12 +136,12 @@ def as_sent(weights: Iterable[tuple[str, Tensor]]) -> Generator[tuple[str, Tenso
         yield name, weight.detach().to(SENT) if weight.is_floating_point() else weight.detach()
 
 
-def buckets(weights: Iterable[tuple[str, Tensor]], most: int = BUCKET_BYTES) -> Generator[list[tuple[str, Tensor]]]:
+def buckets(weights: Iterable[tuple[str, Tensor]], most: int = BUCKET_BYTES) -> Generator[Bucket]:
     """Yield all `weights` as sent, in their order, in lists of at most `most` bytes; a larger tensor is alone in its.
 
     Tied weights are one tensor under several names. Each name is sent, as in a checkpoint without tying.
     """
-    bucket: list[tuple[str, Tensor]] = []
+    bucket: Bucket = []
     for name, weight in ((name, full(part)) for name, part in as_sent(weights)):
         if bucket and weight.nbytes + sum(tensor.nbytes for _, tensor in bucket) > most:
             yield bucket
@@ -159,7 +176,7 @@ def _factors(device: torch.device) -> Tensor:
     return (2 * drawn + 1).to(device)
 
 
-def handles_of(bucket: list[tuple[str, Tensor]]) -> str:
+def sglang_handles(bucket: Bucket) -> str:
     """Return a bucket as SGLang reads it: one flat tensor, and the name, type and place of each weight in it.
 
     The engine must not read what the GPU still computes, so this waits for it.
@@ -175,3 +192,26 @@ def handles_of(bucket: list[tuple[str, Tensor]]) -> str:
     handles = utils.MultiprocessingSerializer.serialize(data, output_str=True)
     torch.cuda.synchronize()
     return handles
+
+
+def vllm_handles(bucket: Bucket) -> str:
+    """Return a bucket as vLLM reads it: one flat tensor, of which this is a handle, and the place of each weight in it.
+
+    Torch keeps the tensor until vLLM has closed it.
+    """
+    flat = torch.cat([weight.contiguous().view(-1).view(torch.uint8) for _, weight in bucket])
+    update = vllm_update(bucket, {str(torch.cuda.get_device_properties(flat.device).uuid): reduce_tensor(flat)[1]})
+    torch.cuda.synchronize()
+    return update
+
+
+def vllm_update(bucket: Bucket, handles: Mapping[str, Any]) -> str:
+    """Return the name, type, shape and size of each weight of a flat bucket, with its handle by a GPU's UUID."""
+    update = {
+        "names": [name for name, _ in bucket],
+        "dtype_names": [str(weight.dtype).removeprefix("torch.") for _, weight in bucket],
+        "shapes": [list(weight.shape) for _, weight in bucket],
+        "tensor_sizes": [weight.nbytes for _, weight in bucket],
+        "ipc_handles_pickled": base64.b64encode(pickle.dumps(handles)).decode(),
+    }
+    return msgspec.json.encode(update).decode()

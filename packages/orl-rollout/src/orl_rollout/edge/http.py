@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from math import inf, isfinite
 from typing import Any, Self
 
@@ -23,6 +24,7 @@ from orl_rollout.edge.descriptors import none_left
 
 CONNECT_SECONDS = 10.0
 ERROR_BYTES = 1 << 16  # of an error's body; the rest of it is not read
+UNIX = "unix:"  # before the path of a socket on this machine
 KEPT_BYTES = 1 << 16  # of an answer that cannot be used
 _SURROGATE = re.compile(rb"\\u[dD]")
 
@@ -50,7 +52,7 @@ class HttpClient:
     """Connections to the origin of `url`, used as `async with` or closed by `close`. One for each event loop.
 
     Args:
-        url: scheme, host and port, and maybe a path that every request begins with.
+        url: scheme, host and port, and maybe a path that every request begins with; or UNIX and the path of a socket.
         idle: seconds for which an idle connection is kept.
         timeout: of every request that names none.
 
@@ -59,6 +61,8 @@ class HttpClient:
     """
 
     def __init__(self, url: str, *, idle: float = 4.0, timeout: aiohttp.ClientTimeout | None = None) -> None:
+        socket, url = url.partition(UNIX)[2], "http://localhost" if url.startswith(UNIX) else url
+        kind = partial(aiohttp.UnixConnector, socket) if socket else aiohttp.TCPConnector
         self.url = url.rstrip("/")
         self.away_at = -inf  # `time.monotonic` when its server last took no request; it has answered none since
         self._origin = _origin_of(url)
@@ -68,7 +72,7 @@ class HttpClient:
                 f"the URL of {self._origin} has a login, a query or a fragment: write only http://HOST:PORT"
             )
         self._http = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=idle),
+            connector=kind(limit=0, keepalive_timeout=idle),
             timeout=timeout or aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
             headers={"Accept-Encoding": "identity", "User-Agent": "orl"},
             cookie_jar=aiohttp.DummyCookieJar(),

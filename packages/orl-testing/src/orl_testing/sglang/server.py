@@ -64,7 +64,8 @@ class SglangServer(ServedModel):
         self._plan = faults if callable(faults) else scripted_faults(faults)
         self._port = port
         self._runner: web.AppRunner | None = None
-        self._site: web.TCPSite | None = None
+        self.socket = ""  # the path of one on this machine, which it may take instead of a port
+        self._site: web.TCPSite | web.UnixSite | None = None
         self._rising: asyncio.Task[None] | None = None
         self.requests: deque[Recorded] = deque(maxlen=REQUESTS_KEPT)
         self.received = 0
@@ -107,6 +108,10 @@ class SglangServer(ServedModel):
     async def up(self) -> None:
         """Take connections, at the same address as before."""
         if self._runner is None or self._site is not None:
+            return
+        if self.socket:
+            self._site, self.url = web.UnixSite(self._runner, self.socket, backlog=BACKLOG), f"unix:{self.socket}"
+            await self._site.start()
             return
         self._site = web.TCPSite(self._runner, "127.0.0.1", self._port, backlog=BACKLOG)
         await self._site.start()

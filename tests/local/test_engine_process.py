@@ -1,4 +1,4 @@
-"""The life of the engine's process; a small server replaces SGLang if its answers do not matter."""
+"""The life of the engine's process; a small server replaces it if its answers do not matter."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ import pytest
 from msgspec import structs
 from orl_core.config import decode_config
 from orl_core.errors import EngineError
+from orl_local.engine.control import Launch
+from orl_local.engine.engine_process import LOG, EngineProcess, command_of, environment_for
 from orl_local.engine.sglang_control import SglangControl
-from orl_local.engine.sglang_process import LOG, PROGRAM, Launch, SglangProcess, command_of, environment_for
+from orl_local.engine.vllm_control import VllmControl
 from orl_rollout.edge.children import guarded
 from orl_rollout.logs import work
 
@@ -33,7 +35,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 print(sys.argv[sys.argv.index("--model-path") + 1], os.environ.get("HF_TOKEN"), flush=True)
 http.server.HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Handler).serve_forever()
 """
-LAUNCH = Launch(model="first", context_tokens=64, program=(sys.executable, "-S", "-c", SERVER))
+LAUNCH = Launch(control=SglangControl, model="first", context_tokens=64, program=(sys.executable, "-S", "-c", SERVER))
 ENVIRONMENT = {**os.environ, "HF_TOKEN": "sesame-123"}
 
 
@@ -46,7 +48,7 @@ def gone(process: int | None) -> bool:
     return not psutil.pid_exists(process or 0)
 
 
-def pid_of(server: SglangProcess) -> int:
+def pid_of(server: EngineProcess) -> int:
     return server.process.pid
 
 
@@ -59,8 +61,11 @@ def members(group: int | None) -> list[int]:
 
 
 def test_the_command_has_every_option():
-    words = command_of(Launch(model="m", context_tokens=64, seed=3, extra=("--attention-backend", "triton")), 30000)
-    assert tuple(words[:4]) == PROGRAM
+    launch = Launch(
+        control=SglangControl, model="m", context_tokens=64, seed=3, extra=("--attention-backend", "triton")
+    )
+    words = command_of(launch, "http://127.0.0.1:30000")
+    assert tuple(words[:4]) == SglangControl.PROGRAM
     pairs = dict(zip(words[4::2], words[5::2], strict=False))
     assert pairs["--model-path"] == "m"
     assert pairs["--port"] == "30000"
@@ -69,7 +74,22 @@ def test_the_command_has_every_option():
     assert {"--skip-tokenizer-init", "--enable-memory-saver"} <= set(words)
     assert words[-2:] == ["--attention-backend", "triton"]
     plain = structs.replace(LAUNCH, memory_saver=False)
-    assert "--enable-memory-saver" not in command_of(plain, 1)
+    assert "--enable-memory-saver" not in command_of(plain, "http://127.0.0.1:1")
+
+
+def test_vllm_listens_in_a_folder_of_its_own():
+    launch = Launch(
+        control=VllmControl, model="m", context_tokens=64, seed=3, gpu=2, gpus=2, extra=("--enforce-eager",)
+    )
+    url = VllmControl.address(Path("/tmp/orl-1"))
+    words = command_of(launch, url)
+    assert tuple(words[:6]) == (*VllmControl.PROGRAM, "m")
+    pairs = dict(zip(words[6::2], words[7::2], strict=False))
+    assert pairs["--uds"] == "/tmp/orl-1/vllm"
+    assert pairs["--device-ids"] == "2,3"
+    assert {"--enable-scale-out", "--enable-sleep-mode", "processed_logprobs"} <= set(words)
+    assert words[-1] == "--enforce-eager"
+    assert VllmControl.variables(url)["VLLM_RPC_BASE_PATH"] == "/tmp/orl-1"
 
 
 def test_the_engine_gets_no_secret_of_the_run(monkeypatch: pytest.MonkeyPatch):
@@ -81,7 +101,7 @@ def test_the_engine_gets_no_secret_of_the_run(monkeypatch: pytest.MonkeyPatch):
 
 
 async def test_it_is_healthy_inside_and_gone_after(tmp_path: Path):
-    with SglangProcess(LAUNCH, tmp_path, ENVIRONMENT) as server:
+    with EngineProcess(LAUNCH, tmp_path, ENVIRONMENT) as server:
         await server.wait()
         assert await SglangControl(server.url).healthy()
         group = pid_of(server)
@@ -92,7 +112,7 @@ async def test_it_is_healthy_inside_and_gone_after(tmp_path: Path):
 
 
 async def test_it_is_started_again_once_with_the_weights_of_now(tmp_path: Path):
-    with SglangProcess(LAUNCH, tmp_path, ENVIRONMENT) as server:
+    with EngineProcess(LAUNCH, tmp_path, ENVIRONMENT) as server:
         await server.wait()
         for last in (False, True):
             assert not server.ended
@@ -108,7 +128,7 @@ async def test_it_is_started_again_once_with_the_weights_of_now(tmp_path: Path):
 async def test_a_server_that_ends_at_once_is_an_error_with_its_last_line(tmp_path: Path):
     says = r"print('loading: 10 %\r\x1b[1;33mno GPU here\x1b[0m'); raise SystemExit(3)"
     launch = structs.replace(LAUNCH, program=(sys.executable, "-S", "-c", says))
-    with SglangProcess(launch, tmp_path, ENVIRONMENT) as server, pytest.raises(EngineError, match="no GPU") as found:
+    with EngineProcess(launch, tmp_path, ENVIRONMENT) as server, pytest.raises(EngineError, match="no GPU") as found:
         await server.wait()
     assert "loading" not in str(found.value)
     assert "[0m" not in str(found.value)
@@ -128,7 +148,7 @@ async def test_wait_shows_what_sglang_does(tmp_path: Path, stage: str):
     program = f"import os, subprocess, sys, time\n{STAGES[stage]}\ntime.sleep(1)\n{SERVER}"
     launch = structs.replace(LAUNCH, program=(sys.executable, "-S", "-c", program))
     texts: list[str] = []
-    with SglangProcess(launch, tmp_path, {**ENVIRONMENT, "NINJA": str(ninja)}) as server:
+    with EngineProcess(launch, tmp_path, {**ENVIRONMENT, "NINJA": str(ninja)}) as server:
         waiting = asyncio.create_task(server.wait())
         while not (await asyncio.wait({waiting}, timeout=0.02))[0]:
             texts.append(work())

@@ -1,8 +1,8 @@
-"""SGLang as a child process on this machine: started, waited for, restarted, ended on every path.
+"""An engine as a child process on this machine: started, waited for, restarted, ended on every path.
 
 It knows the command and the life of the process, and neither weights nor rollouts. The process ends with this one, also
 by SIGKILL (`guard`). Its log is in the run's folder, without secrets. A start takes a minute: imports, CUDA graphs and,
-once for each host, kernels to compile. So the byte code is kept, and one line shows what SGLang does.
+once for each host, kernels to compile. So the byte code is kept, and one line shows what it does.
 """
 
 from __future__ import annotations
@@ -10,33 +10,27 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Self
 
-from msgspec import Struct, structs
+from msgspec import structs
 from orl_core.config import RunConfig
 from orl_core.errors import EngineError
-from orl_rollout.edge.children import free_port, guarded, programs, running
+from orl_rollout.edge.children import guarded, programs, running
 from orl_rollout.edge.files import cache_folder
+from orl_rollout.edge.http import UNIX
 from orl_rollout.edge.secrets import PLATFORM_KEY, all_entries
 from orl_rollout.logs import logger_of, say, working
 
-from orl_local.engine.sglang_control import SglangControl
+from orl_local.engine.control import Launch
 
 logger = logger_of("orl")
 
 LOG = "engine.log"  # in the run's folder
-PROGRAM = (sys.executable, "-P", "-m", "sglang.launch_server")
-MEMORY_SHARE, SHARE, OWN_SHARE = (
-    "--mem-fraction-static",
-    0.5,
-    0.85,
-)  # of a GPU that also trains, and of one that does not
 START_SECONDS = 900.0  # a first start compiles kernels
 DEATH_SECONDS = 20.0  # from the end of its HTTP server to that of its processes
 POLL_SECONDS = 0.1
@@ -49,53 +43,15 @@ COLOUR = re.compile("[\x1b\u241b]\\[[0-9;]*m")  # the log shows an escape charac
 CLASHING = frozenset({"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "SGLANG_MEMORY_SAVER_CUDA_GRAPH"})
 
 
-class Launch(Struct, frozen=True, kw_only=True):
-    """The server to start, on `gpus` GPUs from `gpu` on, with a `share` of each.
-
-    `memory_saver` lets it give memory back meanwhile. `extra` are words of its command, which come last.
-    """
-
-    model: str
-    context_tokens: int
-    seed: int = 0
-    weight_version: str = "0"
-    memory_saver: bool = True
-    gpu: int = 0
-    gpus: int = 1
-    share: float = SHARE
-    extra: tuple[str, ...] = ()
-    program: tuple[str, ...] = PROGRAM
-
-
-def command_of(launch: Launch, port: int) -> list[str]:
-    """Return the command that serves `launch` at `port` of this machine alone."""
-    options: Mapping[str, object] = {
-        "--model-path": launch.model,
-        "--host": "127.0.0.1",
-        "--port": port,
-        "--context-length": launch.context_tokens,
-        "--dtype": "bfloat16",
-        MEMORY_SHARE: launch.share,
-        **({"--base-gpu-id": launch.gpu} if launch.gpu else {}),
-        "--random-seed": launch.seed,
-        "--weight-version": launch.weight_version,
-    }
-    words = [str(word) for option in options.items() for word in option]
-    saver = ["--enable-memory-saver"] if launch.memory_saver else []
-    return [*launch.program, *words, "--skip-tokenizer-init", *saver, *launch.extra]
-
-
-def source_of_sglang(path: str) -> Path | None:
-    """Return the source at `path` inside the installed SGLang, which is not imported; None if there is none."""
-    spec = find_spec("sglang")
-    file = Path(spec.origin).parent / path if spec and spec.origin else None
-    return file if file and file.is_file() else None
+def command_of(launch: Launch, url: str) -> list[str]:
+    """Return the command that serves `launch` at `url`."""
+    return [*(launch.program or launch.control.PROGRAM), *launch.control.options(launch, url), *launch.extra]
 
 
 def environment_for(config: RunConfig) -> dict[str, str]:
     """Return the variables of this process without those that hold secrets of `config` or the OpenReward key.
 
-    SGLang's processes keep byte code in orl's cache, also if this one does not. Without it each of them compiles its
+    Its processes keep byte code in orl's cache, also if this one does not. Without it each of them compiles its
     modules for 20 s at every start.
     """
     kept_out = {PLATFORM_KEY, NO_BYTE_CODE, *CLASHING}
@@ -104,27 +60,30 @@ def environment_for(config: RunConfig) -> dict[str, str]:
     return {BYTE_CODE: str(cache_folder().absolute() / "bytecode"), **environment}
 
 
-class SglangProcess:
+class EngineProcess:
     """A server of its own at `url`. A context manager; entering starts the server, and `wait` waits until it is ready.
 
     `folder` is the run's. `process` leads the group of all its processes.
     """
 
     def __init__(self, launch: Launch, folder: Path, environment: Mapping[str, str]) -> None:
-        self._launch = launch
+        self._launch, self._name = launch, launch.control.NAME
         self._environment = environment
         self._log = folder / (f"engine-{launch.gpu}.log" if launch.gpu else LOG)
-        self._port = free_port()
-        self._life = ExitStack()
+        self._life, self._home = ExitStack(), ExitStack()
         self._restarted = False  # since the last batch that it served
-        self.url = f"http://127.0.0.1:{self._port}"
 
     def __enter__(self) -> Self:
+        private = self._home.enter_context(TemporaryDirectory(prefix="orl-"))  # which this user alone can enter
+        self.url = self._launch.control.address(Path(private))
+        # A socket gets its name once the weights have theirs, so that no rollout comes before.
+        self._at = f"{self.url}-new" if self.url.startswith(UNIX) else self.url
         self._start(self._launch)
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._life.close()
+        self._home.close()
 
     @property
     def ended(self) -> bool:
@@ -150,9 +109,9 @@ class SglangProcess:
         """
         self._life.close()
         if self._restarted:
-            raise EngineError(f"SGLang died twice, and served no batch in between: {self._last_line()}")
+            raise EngineError(f"{self._name} died twice, and served no batch in between: {self._last_line()}")
         self._restarted = True
-        logger.warning("SGLang died and is started again: %s", self._last_line())
+        logger.warning("%s died and is started again: %s", self._name, self._last_line())
         self._start(structs.replace(self._launch, model=str(model), weight_version=version))
         await self.wait()
 
@@ -162,20 +121,28 @@ class SglangProcess:
         Raises:
             EngineError: it died, or needs more than START_SECONDS.
         """
-        control = SglangControl(self.url)
-        with working(lambda: f"SGLang starts: {self._stage()}, {time.monotonic() - self._began:.0f} s"):
+        control = self._launch.control(self._at)
+        with working(lambda: f"{self._name} starts: {self._stage()}, {time.monotonic() - self._began:.0f} s"):
             while not await control.healthy():
                 seconds = time.monotonic() - self._began
                 if self.ended or seconds > START_SECONDS:
                     fault = "died" if self.ended else "is not ready"
                     self._life.close()  # then the log is complete
-                    raise EngineError(f"SGLang {fault} {seconds:.0f} s after its start: {self._last_line()}")
+                    raise EngineError(f"{self._name} {fault} {seconds:.0f} s after its start: {self._last_line()}")
                 await asyncio.sleep(POLL_SECONDS)
-        say(f"SGLang is ready at {self.url}, {time.monotonic() - self._began:.1f} s after its start")
+        await control.begin(self._version)
+        self._show()
+        say(f"{self._name} is ready at {self.url}, {time.monotonic() - self._began:.1f} s after its start")
+
+    def _show(self) -> None:
+        if self._at != self.url:
+            Path(self._at.removeprefix(UNIX)).replace(self.url.removeprefix(UNIX))
 
     def _start(self, launch: Launch) -> None:
-        command, self._began = guarded(command_of(launch, self._port)), time.monotonic()
-        self.process = self._life.enter_context(running(command, self._environment, log=self._log, hidden=()))
+        command, self._began = guarded(command_of(launch, self._at)), time.monotonic()
+        self._version = launch.weight_version
+        environment = {**self._environment, **launch.control.variables(self._at)}
+        self.process = self._life.enter_context(running(command, environment, log=self._log, hidden=()))
 
     def _stage(self) -> str:
         """Return what the starting server does: its log has no line about imports and compilers."""
