@@ -1,4 +1,4 @@
-"""Whole runs of the command line with an SGLang: the Course in one process, torch in its child, and their endings."""
+"""Whole runs of the command line with SGLang or vLLM: the Course in one process, torch in its child, their endings."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ import psutil
 import pytest
 import torch
 from orl_core.errors import ConfigError, EngineError
+from orl_local.engine.engine_plan import STARTED
 from orl_local.engine.engine_process import LOG
 from orl_local.run import train
 from orl_rollout.episodes.journal import journal_files, read_journal
@@ -231,9 +232,23 @@ def servers() -> list[psutil.Process]:
     return [one for one in psutil.Process().children() if "sglang.launch_server" in one.cmdline()]
 
 
-@pytest.mark.usefixtures("sglang")
-def test_child_and_sglang_end_with_a_run_killed_by_force(start: Start):
-    run = start("sglang", steps=1000, interval=1000, difference=1e9)
+@pytest.fixture
+def vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install the stand-in as `vllm`."""
+    package = tmp_path / "vllm" / "entrypoints" / "cli"
+    package.mkdir(parents=True)
+    for folder in (package, *package.parents[:2]):
+        (folder / "__init__.py").touch()
+    (package / "main.py").write_text(
+        "import sys\nfrom orl_testing.sglang.__main__ import main\nmain(sys.argv[2:])\n", "utf-8"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+
+@pytest.mark.usefixtures("sglang", "vllm")
+@pytest.mark.parametrize(("engine", "module"), [(kind, STARTED[kind].PROGRAM[3]) for kind in STARTED])
+def test_child_and_engine_end_with_a_run_killed_by_force(start: Start, engine: str, module: str):
+    run = start(engine, steps=1000, interval=1000, difference=1e9)
     ends = time.monotonic() + SECONDS
     while not (run.folder / "metrics.jsonl").is_file():
         assert run.process.poll() is None, run.end()
@@ -241,7 +256,7 @@ def test_child_and_sglang_end_with_a_run_killed_by_force(start: Start):
         time.sleep(0.1)
     children = psutil.Process(run.process.pid).children(recursive=True)
     words = {word for child in children for word in child.cmdline()}
-    assert {"orl_local.rank", "sglang.launch_server"} <= words
+    assert {"orl_local.rank", module} <= words
     run.process.kill()
     assert all(gone(child.pid) for child in children)
 
