@@ -93,6 +93,12 @@ async def test_a_request_to_another_origin_is_not_sent(target: str) -> None:
                 pass
 
 
+async def test_only_an_address_that_begins_so_is_a_socket() -> None:
+    with envs.serve(envs.Echo) as served:
+        async with HttpClient(f"{served.url}/unix:x") as http, http.request("GET", "/", headers={}) as answer:
+            assert answer.status == 308
+
+
 @pytest.mark.parametrize("url", ["ftp://h", "h:1", "", "http://h/?a=b", "http://h/#a", "http://"])
 async def test_a_client_has_a_plain_http_url(url: str) -> None:
     with pytest.raises(ValueError, match="HOST"):

@@ -61,8 +61,9 @@ class HttpClient:
     """
 
     def __init__(self, url: str, *, idle: float = 4.0, timeout: aiohttp.ClientTimeout | None = None) -> None:
-        socket, url = url.partition(UNIX)[2], "http://localhost" if url.startswith(UNIX) else url
-        kind = partial(aiohttp.UnixConnector, socket) if socket else aiohttp.TCPConnector
+        kind = aiohttp.TCPConnector
+        if url.startswith(UNIX):
+            kind, url = partial(aiohttp.UnixConnector, url.removeprefix(UNIX)), "http://localhost"
         self.url = url.rstrip("/")
         self.away_at = -inf  # `time.monotonic` when its server last took no request; it has answered none since
         self._origin = _origin_of(url)
