@@ -125,6 +125,19 @@ async def test_it_is_started_again_once_with_the_weights_of_now(tmp_path: Path):
     assert (tmp_path / LOG).read_text("utf-8").split("\n")[-2].startswith("second")
 
 
+async def test_restarted_vllm_has_the_tokenizer_of_the_first_model(tmp_path: Path):
+    program = (sys.executable, "-m", "orl_testing.sglang")
+    launch = Launch(control=VllmControl, model="first", context_tokens=64, program=program)
+    with EngineProcess(launch, tmp_path, ENVIRONMENT) as server:
+        await server.wait()
+        os.killpg(pid_of(server), signal.SIGKILL)
+        assert await server.ends()
+        await server.restart(Path("second"), "1")
+        words = psutil.Process(pid_of(server)).cmdline()
+    assert "second" in words
+    assert words[words.index("--tokenizer") + 1] == "first"
+
+
 async def test_a_server_that_ends_at_once_is_an_error_with_its_last_line(tmp_path: Path):
     says = r"print('loading: 10 %\r\x1b[1;33mno GPU here\x1b[0m'); raise SystemExit(3)"
     launch = structs.replace(LAUNCH, program=(sys.executable, "-S", "-c", says))

@@ -29,12 +29,13 @@ _REFUSED = frozenset({400, 404, 405})  # the request itself, or its path: an old
 class Launch(Struct, frozen=True, kw_only=True):
     """The server to start, on `gpus` GPUs from `gpu` on, with a `share` of each.
 
-    `memory_saver` lets it give memory back meanwhile. `extra` are words of its command, which come last. `program`
-    replaces that of its kind.
+    `memory_saver` lets it give memory back meanwhile. `tokenizer` is the checkpoint of it, if `model` has none. `extra`
+    are words of its command, which come last. `program` replaces that of its kind.
     """
 
     control: type[Control]
     model: str
+    tokenizer: str = ""
     context_tokens: int
     seed: int = 0
     weight_version: str = "0"

@@ -112,7 +112,8 @@ class EngineProcess:
             raise EngineError(f"{self._name} died twice, and served no batch in between: {self._last_line()}")
         self._restarted = True
         logger.warning("%s died and is started again: %s", self._name, self._last_line())
-        self._start(structs.replace(self._launch, model=str(model), weight_version=version))
+        tokenizer = self._launch.tokenizer or self._launch.model  # the folder has none
+        self._start(structs.replace(self._launch, model=str(model), tokenizer=tokenizer, weight_version=version))
         await self.wait()
 
     async def wait(self) -> None:

@@ -26,9 +26,9 @@ class VllmControl(Control):
     PROGRAM = (sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve")
     SHARE = "--gpu-memory-utilization"
     OWNED = frozenset({
-        "model", "host", "port", "uds", "max-model-len", "dtype", "seed", "enable-scale-out", "logprobs-mode",
-        "weight-transfer-config", "enable-sleep-mode", "device-ids", "api-server-count", "data-parallel-size",
-        "pipeline-parallel-size",
+        "model", "tokenizer", "config", "host", "port", "uds", "api-key", "max-model-len", "dtype", "seed",
+        "enable-scale-out", "logprobs-mode", "weight-transfer-config", "enable-sleep-mode", "device-ids",
+        "api-server-count", "data-parallel-size", "pipeline-parallel-size", "nnodes", "headless",
     })  # fmt: skip
 
     @staticmethod
@@ -41,6 +41,7 @@ class VllmControl(Control):
         """See Control."""
         devices = ",".join(map(str, range(launch.gpu, launch.gpu + launch.gpus)))
         options: Mapping[str, object] = {
+            "--tokenizer": launch.tokenizer or launch.model,  # without one, stops that are text never match
             "--uds": url.removeprefix(UNIX),
             "--max-model-len": launch.context_tokens,
             "--dtype": "bfloat16",
