@@ -89,7 +89,9 @@ def test_vllm_listens_in_a_folder_of_its_own():
     assert pairs["--device-ids"] == "2,3"
     assert {"--enable-scale-out", "--enable-sleep-mode", "processed_logprobs"} <= set(words)
     assert words[-1] == "--enforce-eager"
-    assert VllmControl.variables(url)["VLLM_RPC_BASE_PATH"] == "/tmp/orl-1"
+    variables = VllmControl.variables(url)
+    assert variables["VLLM_RPC_BASE_PATH"] == "/tmp/orl-1"
+    assert (variables["VLLM_API_KEY"], variables["VLLM_NO_USAGE_STATS"]) == ("", "1")  # of this user, and to nobody
 
 
 def test_the_engine_gets_no_secret_of_the_run(monkeypatch: pytest.MonkeyPatch):

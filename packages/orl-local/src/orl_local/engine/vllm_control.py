@@ -63,6 +63,8 @@ class VllmControl(Control):
             "VLLM_SERVER_DEV_MODE": "1",
             "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
             "VLLM_RPC_BASE_PATH": folder,
+            "VLLM_API_KEY": "",  # the user's own would refuse rollouts
+            "VLLM_NO_USAGE_STATS": "1",
         }
 
     async def begin(self, version: str) -> None:
