@@ -15,11 +15,22 @@ import pytest
 import torch
 from orl_core.errors import EngineError
 from orl_local.engine.control import Control
+from orl_local.engine.engine_plan import EngineChoice
 from orl_local.engine.served_engine import ServedEngine, Server, WeightSender
 from orl_local.engine.sglang_control import SglangControl
 from orl_local.engine.vllm_control import VllmControl
 from orl_local.engine.weight_check import METRIC
-from orl_local.engine.weights import Bucket, SharedWeights, buckets, fingerprints, named_as_saved, vllm_update
+from orl_local.engine.weights import (
+    Bucket,
+    SharedWeights,
+    buckets,
+    fingerprints,
+    named_as_saved,
+    sglang_handles,
+    vllm_handles,
+    vllm_update,
+)
+from orl_local.rank import handles_of
 from orl_testing.sglang.checksums import fused_checksums
 from safetensors.torch import load_file
 from transformers import Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
@@ -341,6 +352,32 @@ async def test_logprobs_stop_what_checksums_do_not_show(
             await near.train(run, ServedEngine(near, mine), Player(run.config, by_row))
     assert "logprobs" in summary(run)["error"]
     assert not (run.folder / "metrics.jsonl").exists()  # nothing trained
+
+
+def test_cache_is_freed_before_the_engine_takes_its_memory(model: Qwen3ForCausalLM, monkeypatch: pytest.MonkeyPatch):
+    freed: list[bool] = []
+    for frees in (True, False):
+        monkeypatch.setattr(torch.cuda, "empty_cache", partial(freed.append, frees))
+        SharedWeights(model, frees=frees).take()
+    assert freed == [True]
+
+
+@pytest.mark.parametrize(
+    ("engine", "tensor_parallel", "apart", "sharded", "handles"),
+    [
+        ("sglang", 2, True, True, sglang_handles),
+        ("vllm", 1, False, False, vllm_handles),
+        ("vllm", 1, False, True, None),
+        ("vllm", 1, True, False, None),
+        ("vllm", 2, False, False, None),
+    ],
+)
+def test_vllm_opens_handles_of_its_own_gpu_alone(
+    engine: str, tensor_parallel: int, apart: bool, sharded: bool, handles: object
+):
+    options = (f"--tensor-parallel-size={tensor_parallel}",)
+    choice = EngineChoice(engine=engine, reason="", options=options, gpus=(0, 1), apart=apart)
+    assert handles_of(choice, sharded=sharded) is handles
 
 
 def test_kept_weights_stay_those_that_were_taken(trained: Qwen3ForCausalLM, tmp_path: Path):

@@ -27,13 +27,21 @@ from orl_rollout.training.rows import Row
 from torch import Tensor, distributed
 
 from orl_local.checkpoints import STATE, note, whole
+from orl_local.engine.engine_plan import EngineChoice
 from orl_local.engine.local_model import leads, load_model, on_cpu, on_device, sharded
 from orl_local.engine.lora import load_adapter, with_adapters
 from orl_local.engine.served_engine import ABORT, GO, HERE, STOP
-from orl_local.engine.weights import SharedWeights, policy_of, save_policy, sglang_handles, vllm_handles
+from orl_local.engine.weights import Bucket, SharedWeights, policy_of, save_policy, sglang_handles, vllm_handles
 from orl_local.learner import ALONE, Learner, Peers
 from orl_local.options import own_options
 from orl_local.planning import Planned
+
+
+def handles_of(engine: EngineChoice, *, sharded: bool) -> Callable[[Bucket], str] | None:
+    """Return what makes handles for `engine`. None for a vLLM that is not on the GPU of the rank that sends, alone."""
+    if engine.engine != "vllm":
+        return sglang_handles
+    return None if sharded or engine.apart or engine.each > 1 else vllm_handles
 
 
 class Rank(SharedWeights):
@@ -42,9 +50,7 @@ class Rank(SharedWeights):
     def __init__(self, plan: Planned, check: Callable[[], None], peers: Peers = ALONE) -> None:
         self._plan, self._check, self._peers = plan, check, peers
         self._loaded: Any = load_model(plan.base, frozen=plan.settings.lora_rank is not None)
-        handles = sglang_handles
-        if plan.engine.engine == "vllm":  # which opens a handle only on the GPU that it is of
-            handles = None if plan.engine.apart or plan.engine.each > 1 else vllm_handles
+        handles = handles_of(plan.engine, sharded=plan.sharded)
         super().__init__(keep=plan.schedule.ahead, frees=plan.releases, handles=handles)
 
     def place(self) -> int:

@@ -57,6 +57,8 @@ class SharedWeights:
     def take(self) -> None:
         """Take the weights of now for the engine."""
         self._kept = None  # two copies would not fit
+        if self._frees:
+            torch.cuda.empty_cache()
         self._kept = list(as_sent(policy_weights(self.model))) if self._keep else None
 
     def share(self, number: int) -> str | None:
