@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -263,36 +264,88 @@ def data(bucket: Bucket) -> dict[str, bytes]:
     return {name: weight.contiguous().view(-1).view(torch.uint8).numpy().tobytes() for name, weight in bucket}
 
 
+class Sharing(Near):
+    """A rank whose handles have bytes, in several buckets. The `faulty` one cannot be read."""
+
+    faulty: int | None = None
+
+    async def call(self, name: str, *arguments: Any) -> Any:
+        if name != "share":
+            return await super().call(name, *arguments)
+        made = list(buckets(self.rank.model.state_dict().items(), 1 << 16))
+        assert len(made) > 2
+        (number,) = arguments
+        if number == len(made):
+            return None
+        sent = vllm_update(made[number], {"GPU-0": b"".join(data(made[number]).values())})
+        return sent.replace("bfloat16", "float9") if number == self.faulty else sent
+
+    def fused(self) -> dict[str, str]:
+        """Return the checksums of an engine with these weights, without the head, which is tied."""
+        (sent,) = buckets(self.rank.model.state_dict().items())
+        return fused_checksums(data(sent[:-1]))
+
+
+@asynccontextmanager
+async def sharing(
+    checkpoint: Path, folder: Path, rank: type[Near] = Sharing
+) -> AsyncGenerator[tuple[Any, Any, ServedEngine]]:
+    """Yield a vLLM that sleeps, a rank, and the engine of both."""
+    near = rank(make_run(folder / "run", checkpoint))
+    with served(kind=VllmControl) as (server, control):
+        mine = Server(control=VllmControl, url=server.url, context_tokens=4096, folder=folder, releases=True, own=True)
+        await control.begin("first")
+        async with ServedEngine(near, mine) as engine:
+            yield server, near, engine
+
+
 async def test_vllm_computes_with_the_buckets_that_it_gets(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    near = Near(make_run(tmp_path / "run", checkpoint))
+    async with sharing(checkpoint, tmp_path) as (server, near, engine):
+        await engine.publish("0")
+        await engine.release()
+        update(near)
+        assert (await engine.publish("1"))[METRIC] > 0
+        assert (server.weights, server.weight_version) == (["handles"] * 2, "1")
+        assert server.checksums == (near.fused(),)
+        (sent,) = buckets(near.rank.model.state_dict().items())
+        first, receive = data(sent)[LAYER.format(1)], server.receive
+        monkeypatch.setattr(server, "receive", lambda weights: receive({**weights, LAYER.format(1): first}))
+        update(near)
+        with pytest.raises(EngineError, match=r"1 of \d+ changed tensors did not change in the engine.*vLLM"):
+            await engine.publish("2")
 
-    def share(number: int) -> str | None:
-        made = list(buckets(near.rank.model.state_dict().items(), 1 << 18))
-        if number == len(made):
-            return None
-        return vllm_update(made[number], {"GPU-0": b"".join(data(made[number]).values())})
 
-    monkeypatch.setattr(near.rank, "share", share)
-    with served(kind=VllmControl) as (server, control):
-        mine = Server(
-            control=VllmControl, url=server.url, context_tokens=4096, folder=tmp_path, releases=True, own=True
-        )
-        async with ServedEngine(near, mine) as engine:
-            await engine.publish("0")
-            await engine.release()
-            update(near)
-            assert (await engine.publish("1"))[METRIC] > 0
-            assert (server.weights, server.weight_version) == (["handles"] * 2, "1")
-            (sent,) = buckets(near.rank.model.state_dict().items())
-            assert await control.checksums() == fused_checksums(data(sent[:-1]))  # without the head, which is tied
-            first = data(sent)[LAYER.format(1)]
-            receive = server.receive  # pyright: ignore[reportAttributeAccessIssue]
-            monkeypatch.setattr(server, "receive", lambda weights: receive({**weights, LAYER.format(1): first}))
-            update(near)
-            with pytest.raises(EngineError, match=r"1 of \d+ changed tensors did not change in the engine.*vLLM"):
-                await engine.publish("2")
+async def test_update_that_fails_in_the_middle_leaves_no_trace(checkpoint: Path, tmp_path: Path):
+    async with sharing(checkpoint, tmp_path) as (server, near, engine):
+        near.faulty = 1
+        await engine.publish("0")
+        assert server.weights == ["handles", str(tmp_path)]
+        assert server.checksums == (near.fused(),)
+
+
+LOADED = {
+    Sharing: ["init_weight_transfer_engine", "start_weight_update", "update_weights", "finish_weight_update"],
+    Near: ["collective_rpc", "update_weight_version"],
+}
+
+
+@pytest.mark.parametrize("rank", LOADED)
+async def test_vllm_is_asked_in_this_order(checkpoint: Path, tmp_path: Path, rank: type[Near]):
+    loading = ["pause?mode=wait", *LOADED[rank], "reset_prefix_cache"]
+    async with sharing(checkpoint, tmp_path, rank) as (server, _, engine):
+        await engine.publish("0")
+        await engine.release()
+        await engine.publish("1")
+        await engine.publish("2")
+        assert [path for path, _ in groupby(server.controlled)] == [
+            "/update_weight_version",
+            *(f"/{path}" for path in (*loading, "resume", "weight_checker")),
+            *("/sleep?level=2&mode=abort", "/wake_up?tags=weights"),
+            *(f"/{path}" for path in (*loading, "wake_up?tags=kv_cache", "weight_checker")),
+            *(f"/{path}" for path in (*loading, "resume", "weight_checker")),
+        ]
 
 
 @pytest.mark.parametrize("sick", ["adapter", "base"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import math
 import pickle
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -42,8 +43,19 @@ class VllmServer(SglangServer):
     processed = True
     lists = True
     development = True
-    holds = False  # new requests are refused until it is resumed
-    taking: dict[str, bytes] | None = None  # weights of an update that has begun
+    pickles = True  # it takes them
+    holds = False  # new requests are refused until it is resumed, as by vLLM 0.33
+    updating = lost = False  # an update has begun; the weights were dropped
+
+    @cached_property
+    def controlled(self) -> list[str]:
+        """The paths of a trainer's requests, with their queries."""
+        return []
+
+    @cached_property
+    def taking(self) -> dict[str, bytes]:
+        """The weights of layers that no update has finished."""
+        return {}
 
     def routes(self) -> list[web.RouteDef]:
         """Return every endpoint."""
@@ -65,6 +77,8 @@ class VllmServer(SglangServer):
         allowed: list[int] = body.get("sampling_params", {}).get("allowed_token_ids", [])
         if self.holds:
             return web.json_response({"error": {"message": "Generation is paused", "code": 503}}, status=503)
+        if self.lost:
+            return web.json_response({"error": {"message": "the weights are lost", "code": 500}}, status=500)
         if not allowed:
             return await super().generated(http)
         logprob = -math.log(len(allowed)) if self.processed else -6.5
@@ -110,6 +124,7 @@ class VllmServer(SglangServer):
 
     async def _controlled(self, http: web.Request) -> web.Response:
         """Answer a request of a trainer, 500 if vLLM raises, 422 if it lacks a field."""
+        self.controlled.append(http.path_qs)
         try:
             body = msgspec.json.decode(await http.read() or b"{}", type=dict[str, Any])
             return web.json_response(await getattr(self, f"_{http.path[1:]}")({**http.query, **body}))
@@ -135,34 +150,41 @@ class VllmServer(SglangServer):
         return {"message": "Weight transfer initialized"}
 
     async def _start_weight_update(self, _: dict[str, Any]) -> dict[str, Any]:
-        if self.taking is not None:
+        if self.updating:
             raise RuntimeError("start_weight_update called while a weight update is already active.")
-        self.taking = {}
+        self.updating = True
         return {"message": "Weight update started"}
 
     async def _update_weights(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Take weights one after the other from the bytes that the handle of the only GPU has."""
-        info, sent = body["update_info"], self.taking
-        if sent is None or not self.holds or not self.packed or "weights" in self.released:
+        """Take weights one after the other from the bytes that the handle of the only GPU has. A fault ends an update.
+
+        What came before stays in the layers, for the next one.
+        """
+        info, updating, self.updating = body["update_info"], self.updating, False
+        if not updating or not self.holds or not self.packed or not self.pickles or "weights" in self.released:
             raise RuntimeError("start_weight_update must be called before update_weights.")
         pickled = base64.b64decode(info["ipc_handles_pickled"])
         (flat,), start = pickle.loads(pickled).values(), 0  # noqa: S301 - of a test
         for name, size, _, dtype in zip(*(info[f"{key}s"] for key in _EACH), strict=True):
-            sent[name], start = flat[start : start + size], start + size
             if dtype not in ("bfloat16", "int64"):
                 raise RuntimeError(f"{dtype} of {name}")
+            self.taking[name], start = flat[start : start + size], start + size
+        self.updating = True
         return {"message": "Weights updated"}
 
     async def _finish_weight_update(self, body: dict[str, Any]) -> dict[str, Any]:
-        if self.taking is None:
+        if not self.updating:
             raise RuntimeError("finish_weight_update called without a matching start_weight_update.")
         self.receive(self.taking)
-        self.taking, self.weight_version = None, body.get("weight_version") or self.weight_version
+        self.taking.clear()
+        self.updating = False
+        self.weight_version = body.get("weight_version") or self.weight_version
         return {"message": "Weight update finished"}
 
     def receive(self, weights: dict[str, bytes]) -> None:
         """Compute with `weights`. A tied head is skipped."""
         self.weights.append("handles")
+        self.lost = False
         self.checksums = (fused_checksums({name: one for name, one in weights.items() if name != "lm_head.weight"}),)
 
     async def _update_weight_version(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -173,6 +195,9 @@ class VllmServer(SglangServer):
         if body["method"] != "reload_weights" or "weights" in self.released:
             raise RuntimeError(f"no {body['method']} now")
         self.load(body["kwargs"]["weights_path"])
+        self.lost = False
+        if self.taking:  # vLLM counts them twice, and leaves others of their layers as memory was
+            self.checksums = tuple(dict.fromkeys(rank, "unset") for rank in self.checksums)
         return {"results": [None]}
 
     async def _weight_checker(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -188,6 +213,7 @@ class VllmServer(SglangServer):
         await self._pause(body)
         self.released |= ASLEEP
         if body.get("level") == "2":
+            self.lost = True
             self.checksums = tuple(dict.fromkeys(rank, "lost") for rank in self.checksums)
         return {"status": "sleeping"}
 

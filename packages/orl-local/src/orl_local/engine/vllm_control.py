@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
-from orl_core.errors import EngineRefused
+from orl_core.errors import EngineError, EngineRefused
 from orl_rollout.edge.http import UNIX
 from orl_rollout.vllm.client import VllmEngine
 
@@ -30,6 +30,7 @@ class VllmControl(Control):
         "enable-scale-out", "logprobs-mode", "weight-transfer-config", "enable-sleep-mode", "device-ids",
         "api-server-count", "data-parallel-size", "pipeline-parallel-size", "nnodes", "headless",
     })  # fmt: skip
+    _half = False  # an update has begun that is not finished
 
     @staticmethod
     def address(folder: Path) -> str:
@@ -72,7 +73,8 @@ class VllmControl(Control):
         await self._post("/update_weight_version", {"new_version": version})
 
     async def prepare(self) -> None:
-        """Pause, once no request runs: what comes meanwhile is refused for now, and asks again."""
+        """Pause, once no request runs. Meanwhile requests wait (0.32), or are refused with 503 and ask again (0.33)."""
+        self._half = True
         await self._post("/pause?mode=wait")
         await self._post("/init_weight_transfer_engine", {"init_info": {"packed": True}})
         await self._post("/start_weight_update")
@@ -85,10 +87,16 @@ class VllmControl(Control):
     async def finish(self, version: str) -> None:
         """See Control."""
         await self._post("/finish_weight_update", {"weight_version": version})
+        self._half = False
 
     async def update_from_disk(self, folder: str, version: str) -> None:
-        """See Control."""
+        """See Control. Layers that a fault has left half loaded would not load wholly: they are finished before."""
         await self._post("/pause?mode=wait")
+        if self._half:
+            with suppress(EngineError):  # it has begun, unless vLLM has ended it
+                await self._post("/start_weight_update")
+            await self._post("/finish_weight_update")
+            self._half = False
         await self._post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": folder}})
         await self.begin(version)
 

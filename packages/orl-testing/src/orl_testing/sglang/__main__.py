@@ -37,6 +37,7 @@ def main(words: Sequence[str] | None = None) -> None:
     if known.uds:
         server, model = VllmServer(lambda _ids, _sampling: IDS), others[0]
         server.socket, server.development = known.uds, os.environ.get("VLLM_SERVER_DEV_MODE") == "1"
+        server.pickles = os.environ.get("VLLM_ALLOW_INSECURE_SERIALIZATION") == "1"
     else:
         server, model = SglangServer(lambda _ids, _sampling: IDS, port=known.port), known.model_path
     asyncio.run(serve(server, model, known.weight_version))
