@@ -139,6 +139,18 @@ def test_engine_is_chosen_with_a_reason(
     assert reason in found.reason
 
 
+@pytest.mark.parametrize(("version", "fault"), [("0.31.2", "0.31.2"), ("0.32.0", ""), ("0.1.dev7+g1", "")])
+def test_an_older_vllm_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, fault: str):
+    for file in ("vllm/__init__.py", f"vllm-{version}.dist-info/METADATA"):
+        (tmp_path / file).parent.mkdir()
+        (tmp_path / file).write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n", "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(engine_plan, "gpu_memory", lambda: (Gpu(total=1),))
+    found = engine_plan.missing_for("vllm")
+    assert fault in found
+    assert bool(fault) == bool(found)
+
+
 @pytest.mark.parametrize("wanted", STARTED)
 def test_engine_that_cannot_run_is_refused(monkeypatch: pytest.MonkeyPatch, wanted: str):
     monkeypatch.setattr(engine_plan, "missing_for", lambda _: "no GPU")
@@ -190,7 +202,7 @@ def test_gpus_are_divided(
         ({"num_gpus": 2, "rollout_gpus": 1, "sharding": "fsdp"}, "--num-gpus 2 or more"),
         ({"num_gpus": 2, "sharding": "fsdp", "optimizer": "adafactor"}, "`optimizer: adamw`"),
         ({"num_gpus": 2, "rollout_gpus": 1, "engine": URL}, "--rollout-gpus 1"),
-        ({"num_gpus": 4, "rollout_gpus": 3, "flags": {"sglang-tp-size": 2}}, "a multiple of it"),
+        ({"num_gpus": 4, "rollout_gpus": 3, "flags": {"sglang-tp-size": 2}}, "--sglang-tensor-parallel-size"),
         ({"flags": {"sglang-tp": 2}}, "a multiple of it"),
         ({"num_gpus": 4, "flags": {"sglang-tp-size": 2}}, "--sharding fsdp"),
     ],
@@ -230,6 +242,20 @@ def test_options_of_sglang_are_split_from_other_words(monkeypatch: pytest.Monkey
     assert others == ("--beta=0.1", "--max-grad-norm", "2")
     with pytest.raises(ConfigError, match="--sglang-mem-fraction-static needs another engine"):
         engine_of("vllm", None, words)
+
+
+def test_options_of_vllm_are_read_as_vllm_does(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(engine_plan, "missing_for", lambda _: "")
+    flags = {"vllm-enable_prefix_caching": False, "vllm-enforce-eager": True, "vllm-hf_overrides.use_cache": False}
+    extra = ["--vllm-async_scheduling=False", "--vllm-tensor_parallel_size", "2", "--vllm-gpu_memory_utilization=0.3"]
+    found = engine_of("vllm", None, split_options(flags, extra)[0])
+    assert " ".join(found.options) == (
+        "--no-enable-prefix-caching --enforce-eager --hf-overrides.use_cache=False --no-async-scheduling "
+        "--tensor-parallel-size 2 --gpu-memory-utilization=0.3"
+    )
+    assert (found.each, found.share) == (2, 0.3)
+    with pytest.raises(ConfigError, match="--vllm-max-model-len"):
+        engine_of("vllm", None, split_options({}, ["--vllm-max_model_len=9"])[0])
 
 
 @pytest.mark.parametrize(("engine", "name"), [(kind, name) for kind in STARTED for name in sorted(STARTED[kind].OWNED)])

@@ -212,7 +212,7 @@ def _divided(engine: EngineChoice, own: LocalOptions) -> EngineChoice:
     if len(served) % engine.each:
         raise ConfigError(
             f"{engine.control.NAME} takes {engine.each} GPUs, and {len(served)} sample. "
-            "Give --num-gpus or --rollout-gpus a multiple of it"
+            f"Give --num-gpus or --rollout-gpus a multiple of it, or set -- --{engine.engine}-tensor-parallel-size"
         )
     return structs.replace(engine, gpus=(0,) if engine.url else tuple(served), apart=apart > 0)
 

@@ -71,7 +71,7 @@ class Control(ABC):
     NAME: ClassVar[str]
     CLIENT: ClassVar[type[SglangEngine | VllmEngine]]
     PROGRAM: ClassVar[tuple[str, ...]]
-    SHARE: ClassVar[str]
+    SHARE_OPTION: ClassVar[str]
     OWNED: ClassVar[frozenset[str]]
     SAVER: ClassVar[str]
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 from msgspec import Struct, structs
@@ -22,7 +24,6 @@ from orl_local.settings import TINY
 
 STARTED: Mapping[str, type[Control]] = {"sglang": SglangControl, "vllm": VllmControl}  # `auto` prefers the first
 PREFIXES = tuple(f"--{name}-" for name in STARTED)
-MEMORY_SHARE = "|".join(f"(?:{kind.SHARE})" for kind in STARTED.values())
 TENSOR_PARALLEL = "--(?:tp|tp-size|tensor-parallel-size)"
 LARGE_GPU, OWN_GRAPHS = 60 << 30, 256  # bytes from which SGLang captures decode graphs for up to so many requests
 
@@ -58,12 +59,12 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
     def share_option(self) -> str:
         """The option that sets the share of a GPU that the engine takes."""
         name = self.engine if self.engine in STARTED else "sglang"
-        return self.control.SHARE.replace("--", f"--{name}-", 1)
+        return self.control.SHARE_OPTION.replace("--", f"--{name}-", 1)
 
     @property
     def share(self) -> float:
         """The share of its GPU that an engine takes."""
-        return float(self._option(MEMORY_SHARE) or (OWN_SHARE if self.apart else SHARE))
+        return float(self._option(self.control.SHARE_OPTION) or (OWN_SHARE if self.apart else SHARE))
 
     @property
     def each(self) -> int:
@@ -112,7 +113,9 @@ def engine_of(wanted: str, parameters: int | None, options: Sequence[str]) -> En
             raise ConfigError(f"{name} needs another engine, which orl starts, but {choice}")
         if name.removeprefix(prefix) in choice.control.OWNED:
             raise ConfigError(f"the option {name} is refused, because orl sets it. Leave it out")
-    words = (word.replace(prefix, "--", 1).removesuffix("=True") for word in options if not word.endswith("=False"))
+    # A flag of vLLM has an opposite, and one of SGLang is left out.
+    named = (word.replace(prefix, "--", 1) for word in options if engine == "vllm" or not word.endswith("=False"))
+    words = (re.sub(r"^--([^.]*)=(?:True|(False))$", _flag, word) for word in named)
     return structs.replace(choice, options=tuple(words))
 
 
@@ -120,9 +123,12 @@ def missing_for(engine: str) -> str:
     """Return why an engine of STARTED cannot run here; "" if it can. It is not imported."""
     if not gpu_memory():
         return "this machine has no GPU"
-    if find_spec(engine):
-        return ""
-    return f"`{engine}` is not installed{' (`just setup-gpu` installs it)' * (engine == 'sglang')}"
+    if not find_spec(engine):
+        return f"`{engine}` is not installed{' (`just setup-gpu` installs it)' * (engine == 'sglang')}"
+    with suppress(PackageNotFoundError):
+        if engine == "vllm" and (old := re.match(r"0\.([12]?\d|3[01])\.\d", version(engine))):
+            return f"`vllm` {old.string} is installed, and orl needs 0.32 or later"
+    return ""
 
 
 def graph_options(rollouts: int, options: Sequence[str]) -> tuple[str, ...]:
@@ -143,7 +149,7 @@ def split_options(flags: Mapping[str, Flag], extra: Sequence[str]) -> tuple[tupl
     engines: list[str] = []
     rest: list[str] = []
     target = rest
-    for word in (*_words(flags), *extra):
+    for word in map(_dashed, (*_words(flags), *extra)):
         if word.startswith("--"):
             target = engines if word.startswith(PREFIXES) else rest
         target.append(word)
@@ -156,5 +162,14 @@ def _words(flags: Mapping[str, Flag]) -> list[str]:
     for name, value in flags.items():
         whole = int(value) if isinstance(value, float) and value.is_integer() else value
         if value is not None:
-            words.append(f"--{name.removeprefix('--').replace('_', '-')}={whole}")
+            words.append(f"--{name.removeprefix('--')}={whole}")
     return words
+
+
+def _flag(option: re.Match[str]) -> str:
+    return f"--no-{option[1]}" if option[2] else f"--{option[1]}"
+
+
+def _dashed(word: str) -> str:
+    """Return a word with dashes in the name of an option, as vLLM reads it. What follows a dot is a key of JSON."""
+    return re.sub("^--[^.=]*", lambda name: name[0].replace("_", "-"), word)

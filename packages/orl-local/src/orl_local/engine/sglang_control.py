@@ -25,7 +25,7 @@ class SglangControl(Control):
 
     NAME, CLIENT, SAVER = "SGLang", SglangEngine, "torch_memory_saver"
     PROGRAM = (sys.executable, "-P", "-m", "sglang.launch_server")
-    SHARE = "--mem-fraction-static"
+    SHARE_OPTION = "--mem-fraction-static"
     # Each SGLang runs on one GPU, or divides each tensor over several.
     OWNED = frozenset({
         "model", "model-path", "host", "port", "context-length", "dtype", "random-seed", "weight-version",
@@ -48,7 +48,7 @@ class SglangControl(Control):
             "--port": url.rpartition(":")[2],
             "--context-length": launch.context_tokens,
             "--dtype": "bfloat16",
-            SglangControl.SHARE: launch.share,
+            SglangControl.SHARE_OPTION: launch.share,
             **({"--base-gpu-id": launch.gpu} if launch.gpu else {}),
             "--random-seed": launch.seed,
             "--weight-version": launch.weight_version,

@@ -24,7 +24,7 @@ class VllmControl(Control):
 
     NAME, CLIENT, SAVER = "vLLM", VllmEngine, "vllm"
     PROGRAM = (sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve")
-    SHARE = "--gpu-memory-utilization"
+    SHARE_OPTION = "--gpu-memory-utilization"
     OWNED = frozenset({
         "model", "tokenizer", "config", "host", "port", "uds", "api-key", "max-model-len", "dtype", "seed",
         "enable-scale-out", "logprobs-mode", "weight-transfer-config", "enable-sleep-mode", "device-ids",
@@ -46,7 +46,7 @@ class VllmControl(Control):
             "--uds": url.removeprefix(UNIX),
             "--max-model-len": launch.context_tokens,
             "--dtype": "bfloat16",
-            VllmControl.SHARE: launch.share,
+            VllmControl.SHARE_OPTION: launch.share,
             **({"--device-ids": devices} if launch.gpu else {}),
             "--seed": launch.seed,
             "--logprobs-mode": "processed_logprobs",
