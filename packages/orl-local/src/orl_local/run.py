@@ -143,7 +143,8 @@ def open_engine(plan: Planned, rank: Worker, gpu: int) -> Generator[ServedEngine
             gpu=gpu,
             gpus=plan.engine.each,
             share=plan.engine.share,
-            memory_saver=plan.releases and find_spec(control.SAVER) is not None,
+            memory_saver=plan.releases
+            and (control is not SglangControl or find_spec("torch_memory_saver") is not None),
             extra=(*graphs, *options),
         )
         with started(run, launch, Path(folder), rank) as engine:

@@ -64,8 +64,7 @@ class Control(ABC):
     """Ask one server, on `gpus` GPUs. Inside `async with` one client stays open.
 
     Every method but `healthy` raises EngineError if the server refuses or does not answer. A kind of engine has a NAME,
-    the CLIENT of its rollouts, the option that sets its SHARE of a GPU, options that orl sets (OWNED), and the package
-    by which it gives memory back (SAVER).
+    the CLIENT of its rollouts, the option that sets its share of a GPU, and options that orl sets (OWNED).
     """
 
     NAME: ClassVar[str]
@@ -73,7 +72,6 @@ class Control(ABC):
     PROGRAM: ClassVar[tuple[str, ...]]
     SHARE_OPTION: ClassVar[str]
     OWNED: ClassVar[frozenset[str]]
-    SAVER: ClassVar[str]
 
     def __init__(self, url: str, gpus: int = 1) -> None:
         self.url, self._gpus = url.rstrip("/"), gpus
@@ -111,21 +109,21 @@ class Control(ABC):
             return True
         return False
 
-    @abstractmethod
     async def begin(self, version: str) -> None:
-        """Name the weights that the server started with."""
+        """Name the weights that the server started with, if its command does not."""
+        del version
 
-    @abstractmethod
     async def prepare(self) -> None:
-        """Let the server expect buckets of weights."""
+        """Let the server expect buckets of weights, if it does not always."""
+        return
 
     @abstractmethod
     async def update_from_tensors(self, bucket: str, version: str) -> None:
         """Load one bucket of weights, as `orl_local.engine.weights` made it."""
 
-    @abstractmethod
     async def finish(self, version: str) -> None:
-        """Let the server compute with the buckets, as `version`."""
+        """Let the server compute with the buckets, as `version`, if it does not yet."""
+        del version
 
     @abstractmethod
     async def update_from_disk(self, folder: str, version: str) -> None:

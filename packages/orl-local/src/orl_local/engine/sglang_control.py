@@ -23,7 +23,7 @@ IDLE_POLL_SECONDS = 0.05
 class SglangControl(Control):
     """Ask an SGLang."""
 
-    NAME, CLIENT, SAVER = "SGLang", SglangEngine, "torch_memory_saver"
+    NAME, CLIENT = "SGLang", SglangEngine
     PROGRAM = (sys.executable, "-P", "-m", "sglang.launch_server")
     SHARE_OPTION = "--mem-fraction-static"
     # Each SGLang runs on one GPU, or divides each tensor over several.
@@ -55,15 +55,6 @@ class SglangControl(Control):
         }
         words = [str(word) for option in options.items() for word in option]
         return [*words, "--skip-tokenizer-init", *(["--enable-memory-saver"] if launch.memory_saver else [])]
-
-    async def begin(self, version: str) -> None:
-        """See Control. Its command has named them."""
-
-    async def prepare(self) -> None:
-        """See Control. It always does."""
-
-    async def finish(self, version: str) -> None:
-        """See Control. It has."""
 
     async def update_from_disk(self, folder: str, version: str) -> None:
         """See Control."""

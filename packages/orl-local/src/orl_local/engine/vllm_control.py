@@ -22,7 +22,7 @@ from orl_local.engine.control import Control, Launch
 class VllmControl(Control):
     """Ask a vLLM of version 0.32 or later."""
 
-    NAME, CLIENT, SAVER = "vLLM", VllmEngine, "vllm"
+    NAME, CLIENT = "vLLM", VllmEngine
     PROGRAM = (sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve")
     SHARE_OPTION = "--gpu-memory-utilization"
     OWNED = frozenset({
@@ -121,7 +121,7 @@ class VllmControl(Control):
         joined: dict[str, str] = {}
         with suppress(EngineRefused):
             shown = (await self._post("/weight_checker", {"action": "checksum"})).checksums
-            for name, one in shown.items():
-                name = name.rpartition(":")[2]  # noqa: PLW2901
+            for place, one in shown.items():
+                name = place.rpartition(":")[2]
                 joined[name] = joined.get(name, "") + one
         return joined

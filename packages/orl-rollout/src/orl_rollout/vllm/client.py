@@ -2,7 +2,7 @@
 
 It knows one endpoint, POST /inference/v1/generate of vLLM 0.32 or later, and no messages, environments or trainers.
 SGLang's names of sampling parameters, which the loop uses, become vLLM's. Retries and deadlines are those of
-`EngineClient`: vLLM answers 503 while it is paused for new weights.
+`EngineClient`: while it is paused for new weights, vLLM 0.32 lets requests wait, and 0.33 answers 503.
 """
 
 from __future__ import annotations
