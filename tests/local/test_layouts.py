@@ -69,6 +69,14 @@ def test_shards_and_adapters_need_less(tmp_path: Path, name: str):
         assert all(less < more for less, more in zip(*needed, strict=True))
 
 
+def test_each_kind_of_engine_takes_the_share_that_its_option_says(tmp_path: Path):
+    of = demand(tmp_path, "32B", lora_rank=LORA_RANK)
+    own = structs.replace(ENGINE, options=("--mem-fraction-static=0.3",))
+    other = structs.replace(ENGINE, engine="vllm", options=("--gpu-memory-utilization=0.3",))
+    needs = [layouts(*of, each, 1, 141 * GB)[0].need for each in (own, other, ENGINE)]
+    assert needs[0] == needs[1] != needs[2]
+
+
 def test_an_engine_of_two_gpus_needs_half_on_each(tmp_path: Path):
     of = demand(tmp_path, "32B", lora_rank=LORA_RANK)
     two = structs.replace(ENGINE, options=("--tp-size", "2"))
