@@ -85,7 +85,7 @@ def test_vllm_listens_in_a_folder_of_its_own():
     words = command_of(launch, url)
     assert tuple(words[:6]) == (*VllmControl.PROGRAM, "m")
     pairs = dict(zip(words[6::2], words[7::2], strict=False))
-    assert pairs["--uds"] == "/tmp/orl-1/vllm"
+    assert (pairs["--uds"], pairs["--weight-transfer-config"]) == ("/tmp/orl-1/vllm", '{"backend":"ipc"}')
     assert pairs["--device-ids"] == "2,3"
     assert {"--enable-scale-out", "--enable-sleep-mode", "processed_logprobs"} <= set(words)
     assert words[-1] == "--enforce-eager"

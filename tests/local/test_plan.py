@@ -266,6 +266,24 @@ def test_option_that_orl_sets_is_refused(monkeypatch: pytest.MonkeyPatch, engine
             engine_of(engine, None, split_options(flags, extra)[0])
 
 
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--vllm-max-model=9",), "--vllm-max-model"),
+        (("--vllm-tensor-parallel", "2"), "--vllm-tensor-parallel"),
+        (("--vllm-gpu_memory=0.3",), "--vllm-gpu-memory"),
+        (("--vllm-weight-transfer-config.backend=nccl",), "--vllm-weight-transfer-config.backend"),
+        (("--vllm-no-enable-sleep-mode",), "--vllm-no-enable-sleep-mode"),
+        (("--vllm-enforce-eager", "-tp", "2"), "-tp"),
+    ],
+)
+def test_option_by_a_part_of_its_name_is_refused(monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], named: str):
+    """The engines accept each start of a name, and the last option wins."""
+    monkeypatch.setattr(engine_plan, "missing_for", lambda _: "")
+    with pytest.raises(ConfigError, match=f"option {named} is refused"):
+        engine_of("vllm", None, split_options({}, words)[0])
+
+
 @pytest.mark.parametrize("engine", ["transformers", URL])
 def test_option_of_an_sglang_that_is_not_started_is_refused(checkpoint: Path, tmp_path: Path, engine: str):
     with pytest.raises(ConfigError, match="--sglang-stream-interval"):

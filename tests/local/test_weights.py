@@ -101,6 +101,9 @@ async def test_each_gpu_of_an_engine_gets_the_bucket_and_shows_its_part():
         both = SglangControl(server.url, 2)
         await both.update_from_tensors("AAAA", "7")
         assert (server.weights, await both.checksums()) == (["AAAA"], {"a": "12", "b": "xx"})
+    with served(kind=VllmControl) as (server, control):
+        server.checksums = {"a": "1", "b": "x"}, {"a": "2", "b": "x"}
+        assert await control.checksums() == {"a": "12", "b": "xx"}
 
 
 async def test_what_the_engine_refuses_is_an_error(tmp_path: Path):

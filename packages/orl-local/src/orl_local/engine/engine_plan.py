@@ -24,7 +24,8 @@ from orl_local.settings import TINY
 
 STARTED: Mapping[str, type[Control]] = {"sglang": SglangControl, "vllm": VllmControl}  # `auto` prefers the first
 PREFIXES = tuple(f"--{name}-" for name in STARTED)
-TENSOR_PARALLEL = "--(?:tp|tp-size|tensor-parallel-size)"
+PARALLEL = ("tensor-parallel-size", "tp-size", "tp")
+TENSOR_PARALLEL = f"--(?:{'|'.join(PARALLEL)})"
 LARGE_GPU, OWN_GRAPHS = 60 << 30, 256  # bytes from which SGLang captures decode graphs for up to so many requests
 
 
@@ -111,8 +112,14 @@ def engine_of(wanted: str, parameters: int | None, options: Sequence[str]) -> En
     for name in (word.partition("=")[0] for word in options if word.startswith("--")):
         if not name.startswith(prefix):
             raise ConfigError(f"{name} needs another engine, which orl starts, but {choice}")
-        if name.removeprefix(prefix) in choice.control.OWNED:
+        bare = name.removeprefix(prefix).partition(".")[0].removeprefix("no-")
+        if bare in choice.control.OWNED:
             raise ConfigError(f"the option {name} is refused, because orl sets it. Leave it out")
+        known = {*PARALLEL, choice.control.SHARE_OPTION[2:]}  # orl reads them
+        if bare not in known and any(one.startswith(bare) for one in known | choice.control.OWNED):
+            raise ConfigError(f"the option {name} is refused, because it is short for another. Write that one out")
+    if short := next((word for word in options if re.match("-[A-Za-z]", word)), ""):
+        raise ConfigError(f"the option {short} is refused, because it is short for another. Write that one out")
     # A flag of vLLM has an opposite, and one of SGLang is left out.
     named = (word.replace(prefix, "--", 1) for word in options if engine == "vllm" or not word.endswith("=False"))
     words = (re.sub(r"^--([^.]*)=(?:True|(False))$", _flag, word) for word in named)
