@@ -69,7 +69,7 @@ def test_the_command_has_every_option():
     pairs = dict(zip(words[4::2], words[5::2], strict=False))
     assert pairs["--model-path"] == "m"
     assert pairs["--port"] == "30000"
-    assert pairs["--random-seed"] == "3"
+    assert (pairs["--random-seed"], pairs["--log-level-http"]) == ("3", "warning")
     assert pairs["--host"] == "127.0.0.1"
     assert {"--skip-tokenizer-init", "--enable-memory-saver"} <= set(words)
     assert words[-2:] == ["--attention-backend", "triton"]
