@@ -306,8 +306,10 @@ def test_end_of_a_run_is_told_and_reported(
     assert main(training(trainer, "one")) == code
     printed = capsys.readouterr()
     assert told in " ".join((printed.out + printed.err).split())
-    unfinished = "did not finish" in Path("runs/one/report.html").read_text(encoding="utf-8")
-    assert unfinished or not trainer.startswith("train_until")
+    page = Path("runs/one/report.html").read_text(encoding="utf-8")
+    assert "did not finish" in page or not trainer.startswith("train_until")
+    assert told in page or trainer != "train_unplayed"
+    assert "The report: runs/one" in printed.out
 
 
 def test_a_trainers_own_exception_is_kept_and_the_run_reported(training: Training) -> None:

@@ -64,6 +64,8 @@ def test_tasks_are_played_against_an_engine_and_measured(capsys: Capture, tmp_pa
         assert main([*argv, "--max-tasks", "6", "--samples", "2", "--name", "out"]) == 0
         shown = capsys.readouterr().out
         report = printed(capsys, *argv, "--max-tasks", "1", "--name", "second")
+        assert main([*argv, "--set", "rollout.context_tokens=100", "--max-tasks", "1", "--name", "third"]) == 0
+        assert "No rollout had a turn" in capsys.readouterr().out
     assert (report["rollouts"], report["errors"]) == (1, 0)
     assert report["metrics"]["playground/GuessNumber/rollouts"] == 1
     assert json.loads((out / "config.json").read_text())["trainer"]["model"] == str(run / "checkpoint")

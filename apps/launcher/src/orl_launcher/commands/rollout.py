@@ -37,7 +37,7 @@ from orl_launcher.configuration import refuse_missing, resolve
 from orl_launcher.playground import made_model, playground
 from orl_launcher.reports import RolloutReport, add_json, for_people, print_json
 from orl_launcher.trainers import PLAYED, add_shared
-from orl_launcher.view.evaluations import TASKS
+from orl_launcher.view.evaluations import TASKS, silence
 from orl_launcher.view.tables import overview
 from orl_launcher.view.wording import percent
 
@@ -249,8 +249,9 @@ def _conclude(config: RunConfig, played: Sequence[Played], folder: Path, fault: 
     if errors and len(errors) > min(config.rollout.max_error_rate * len(played), len(played) - 1):
         fault = fault or f"{len(errors)} of {len(played)} rollouts ended in ERROR, the latest: {latest}"
     note_end(config, folder, fault)
-    for table in overview(read_record(folder)):
-        console.print(table)
+    record = read_record(folder)
+    for shown in (*overview(record), *silence(record)):
+        console.print(shown)
     if errors:
         console.print(f"{len(errors)} rollouts ended in ERROR and do not count. The latest error: {latest}")
     console.print(f"{len(played)} episodes. To show them: {invocation()} show {folder}")

@@ -201,8 +201,8 @@ def _conclude(folder: Path, arguments: argparse.Namespace) -> None:
         line = f"No report: {fault}"
     for table in overview(record):
         console.print(table)
-    for line in untrained(record):
-        console.print(line)
+    for remark in untrained(record):
+        console.print(remark)
     seconds = record.summary.get("seconds_total")
     took = f" in {duration(seconds)}" if isinstance(seconds, int | float) and record.finished else " so far"
     console.print(f"{count(record.steps)}{took}. {line}")

@@ -24,8 +24,7 @@ def notices_of(record: Record) -> Iterator[str]:
         yield f"Rollouts: {left_out}. Success, reward and turns are those of the judged ones."
     if unmet := [point for point in record.points if point.overall("agent/forced_calls_unmet")]:
         yield f"In {len(unmet)} of {len(record.points)} measurements, calls that agents demanded were not made."
-    if silent := record.no_signal:
-        yield silent.text
+    yield from silence(record)
 
 
 def unjudged(record: Record) -> str:
@@ -57,18 +56,20 @@ def untrained(record: Record) -> Iterator[str]:
             latest = entry.trajectory.error or latest
         because = f" The latest error: {' '.join(latest.split())}" if latest else ""
         yield f"{errors} of {rollouts} rollouts of training ended in ERROR or ABORTED and trained nothing.{because}"
+    yield from silence(record)
+
+
+def silence(record: Record) -> Iterator[str]:
+    """Yield a line if no turn or no signal came."""
     if _unplayed(record):
-        yield (
-            "No rollout had a turn, so nothing was trained: the first prompts fill the context. Raise "
-            "rollout.context_tokens (--max-context-len)"
-        )
+        yield "No rollout had a turn: first prompts fill the context. Raise rollout.context_tokens (--max-context-len)"
     elif silent := record.no_signal:
         yield silent.text
 
 
 def _unplayed(record: Record) -> bool:
-    """Return True if no judged rollout of training had a turn."""
-    turns = [row.overall("turns") for row in record.of_kind("train")]
+    """Return True if no judged rollout had a turn."""
+    turns = [row.overall("turns") for row in record.of_kind("train") or record.points]
     return bool(turns) and all(number == 0.0 for number in turns)
 
 
