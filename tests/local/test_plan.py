@@ -240,7 +240,7 @@ def test_options_of_sglang_are_split_from_other_words(monkeypatch: pytest.Monkey
         "--mem-fraction-static=0.4 --disable-cuda-graph --max-total-tokens=2 --cuda-graph-bs 1 2 --stream-interval=1"
     )
     assert others == ("--beta=0.1", "--max-grad-norm", "2")
-    with pytest.raises(ConfigError, match="--sglang-mem-fraction-static needs another engine"):
+    with pytest.raises(ConfigError, match="--sglang-mem-fraction-static needs the engine sglang"):
         engine_of("vllm", None, words)
 
 

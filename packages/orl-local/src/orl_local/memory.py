@@ -162,11 +162,9 @@ def fitted(
         ConfigError: the weights cannot be shared.
     """
     demand = demand_of(config, settings)
-    if demand.sharded == (True,) and (ranks == 1 or own_options(config.trainer).optimizer != "adamw"):
-        raise ConfigError(
-            f"trainer.local.sharding is fsdp, but the GPUs that train are {ranks}, and the optimizer is "
-            f"{settings.optimizer}. Give --num-gpus 2 or more and `optimizer: adamw`, or set it to auto"
-        )
+    adamw = "" if own_options(config.trainer).optimizer == "adamw" else "`optimizer: adamw`"
+    if demand.sharded == (True,) and (lacking := "--num-gpus 2 or more" if ranks == 1 else adamw):
+        raise ConfigError(f"trainer.local.sharding is fsdp. Give {lacking}, or set it to auto")
     counts = [ranks if sharded else 1 for sharded in demand.sharded]
     if not gpus:
         return settings, counts[0], True

@@ -111,7 +111,7 @@ def engine_of(wanted: str, parameters: int | None, options: Sequence[str]) -> En
     prefix = f"--{engine}-"
     for name in (word.partition("=")[0] for word in options if word.startswith("--")):
         if not name.startswith(prefix):
-            raise ConfigError(f"{name} needs another engine, which orl starts, but {choice}")
+            raise ConfigError(f"{name} needs the engine {name[2:].partition('-')[0]}, which orl starts, but {choice}")
         bare = name.removeprefix(prefix).partition(".")[0].removeprefix("no-")
         if bare in choice.control.OWNED:
             raise ConfigError(f"the option {name} is refused, because orl sets it. Leave it out")
