@@ -16,7 +16,7 @@ AREAS = {
     "Configuration, chat templates, parsers": "packages/orl-core",
     "Environments, engines, tasks, journal, upload": "packages/orl-rollout",
     "Agents of your own": "packages/orl-gateway",
-    "TRL": "packages/orl-local",
+    "local": "packages/orl-local",
     "slime and miles": "packages/orl-cluster",
     "slime": "packages/orl-slime",
     "miles": "packages/orl-miles",
