@@ -157,5 +157,5 @@ def test_a_conversation_is_rendered_as_its_template_does() -> None:
 
 def test_recipe_follows_the_size_of_the_model(model: str) -> None:
     Path("config.json").write_text('{"model_type": "qwen3"}', encoding="utf-8")  # of 8B parameters
-    assert recipe(model) == {"steps": 400, "batch_size": 16, "lr": 3e-3}
+    assert recipe(model) == {"steps": 400, "batch_size": 16, "lr": 6e-3}
     assert recipe(".") == {"steps": 150, "batch_size": 32, "lr": 1e-4}

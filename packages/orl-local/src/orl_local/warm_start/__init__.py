@@ -23,7 +23,7 @@ def recipe(model: str) -> dict[str, float]:
 
     with suppress(ConfigError):  # of a kind that orl does not know: no tiny one
         if shape_of(config_of(model)).parameters < TINY:
-            return {"steps": 400, "batch_size": 16, "lr": 3e-3}
+            return {"steps": 400, "batch_size": 16, "lr": 6e-3}
     return {"steps": 150, "batch_size": 32, "lr": 1e-4}
 
 
