@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -17,6 +18,7 @@ import torch
 from orl_core.errors import EngineError
 from orl_local.engine.control import Control
 from orl_local.engine.engine_plan import EngineChoice
+from orl_local.engine.fingerprints import Fingerprinted, fingerprints
 from orl_local.engine.served_engine import ServedEngine, Server, WeightSender
 from orl_local.engine.sglang_control import SglangControl
 from orl_local.engine.vllm_control import VllmControl
@@ -25,7 +27,6 @@ from orl_local.engine.weights import (
     Bucket,
     SharedWeights,
     buckets,
-    fingerprints,
     named_as_saved,
     sglang_handles,
     vllm_handles,
@@ -344,10 +345,10 @@ async def test_vllm_is_asked_in_this_order(checkpoint: Path, tmp_path: Path, ran
         await engine.publish("2")
         assert [path for path, _ in groupby(server.controlled)] == [
             "/update_weight_version",
-            *(f"/{path}" for path in (*loading, "resume", "weight_checker")),
+            *(f"/{path}" for path in (*loading, "resume", "collective_rpc")),
             *("/sleep?level=2&mode=abort", "/wake_up?tags=weights"),
-            *(f"/{path}" for path in (*loading, "wake_up?tags=kv_cache", "weight_checker")),
-            *(f"/{path}" for path in (*loading, "resume", "weight_checker")),
+            *(f"/{path}" for path in (*loading, "wake_up?tags=kv_cache", "collective_rpc")),
+            *(f"/{path}" for path in (*loading, "resume", "collective_rpc")),
         ]
 
 
@@ -448,6 +449,23 @@ def test_kept_weights_stay_those_that_were_taken(trained: Qwen3ForCausalLM, tmp_
     assert kept.fingerprints() == before == {**written, "lm_head.weight": before["lm_head.weight"]}
     kept.take()
     assert kept.fingerprints() == fingerprints(trained.state_dict().items()) != before
+
+
+class Strange(torch.Tensor):
+    """A tensor that is kept in another way."""
+
+
+def test_worker_of_vllm_has_the_fingerprints_of_the_trainer(trained: Qwen3ForCausalLM):
+    worker = Fingerprinted()
+    worker.model_runner = SimpleNamespace(get_model=lambda: trained)
+    shown = {name: int(one, 16) for name, one in worker.orl_fingerprints().items()}
+    sent = SharedWeights(trained).fingerprints()
+    assert shown == {name: one for name, one in sent.items() if name != "lm_head.weight"}  # tied
+    eight = torch.ones(3, 2).to(torch.float8_e4m3fn).t()
+    weights = {"eight": eight, "packed": torch.ones(2).to(torch.uint8), "two": torch.ones(2).as_subclass(Strange)}
+    quantised: Any = SimpleNamespace(named_parameters=weights.items)
+    worker.model_runner = SimpleNamespace(get_model=lambda: quantised)
+    assert worker.orl_fingerprints().keys() == {"eight", "packed"}  # nobody knows what the other one keeps
 
 
 def test_one_changed_bit_changes_its_fingerprint(model: Qwen3ForCausalLM):
