@@ -33,6 +33,7 @@ from tests.local.fakes import Player
 
 Weights = dict[str, Tensor]
 Tamper = Callable[[Weights], Weights]
+LAYER = "model.layers.{}.mlp.down_proj.weight"
 
 
 def untouched(weights: Weights) -> Weights:
@@ -149,3 +150,10 @@ class Near:
         policy, record = LocalPolicy(self, engine, ahead=self.plan.schedule.ahead), Record(run, (), {}, lambda *_: None)
         async with engine:
             await Course(run, self.plan.schedule, policy, player, record).run()
+
+
+def update(near: Near, size: float = 0.01) -> None:
+    with torch.no_grad():
+        for weight in near.rank.model.parameters():
+            if weight.requires_grad:
+                weight.add_(size * torch.randn_like(weight))

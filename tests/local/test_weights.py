@@ -7,7 +7,6 @@ import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -16,28 +15,15 @@ import pytest
 import torch
 from orl_core.errors import EngineError
 from orl_local.engine.control import Control
-from orl_local.engine.engine_plan import EngineChoice
 from orl_local.engine.served_engine import ServedEngine, Server, WeightSender
 from orl_local.engine.sglang_control import SglangControl
-from orl_local.engine.vllm_control import VllmControl
 from orl_local.engine.weight_check import METRIC
-from orl_local.engine.weights import (
-    Bucket,
-    SharedWeights,
-    buckets,
-    fingerprints,
-    named_as_saved,
-    sglang_handles,
-    vllm_handles,
-    vllm_update,
-)
-from orl_local.rank import handles_of
-from orl_testing.sglang.checksums import fused_checksums
+from orl_local.engine.weights import SharedWeights, buckets, fingerprints, named_as_saved
 from safetensors.torch import load_file
 from transformers import Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from tests.local.fakes import Player, by_row, make_run, summary
-from tests.local.stand_in import CONTROLS, Direct, Loaded, Near, Tamper, Weights, served, untouched
+from tests.local.stand_in import CONTROLS, LAYER, Direct, Loaded, Near, Tamper, Weights, served, untouched, update
 
 
 def generate(url: str, count: int) -> dict[str, Any]:
@@ -101,9 +87,6 @@ async def test_each_gpu_of_an_engine_gets_the_bucket_and_shows_its_part():
         both = SglangControl(server.url, 2)
         await both.update_from_tensors("AAAA", "7")
         assert (server.weights, await both.checksums()) == (["AAAA"], {"a": "12", "b": "xx"})
-    with served(kind=VllmControl) as (server, control):
-        server.checksums = {"a": "1", "b": "x"}, {"a": "2", "b": "x"}
-        assert await control.checksums() == {"a": "12", "b": "xx"}
 
 
 async def test_what_the_engine_refuses_is_an_error(tmp_path: Path):
@@ -203,15 +186,7 @@ def test_buckets_hold_every_weight_once_and_in_order(model: Qwen3ForCausalLM, mo
     assert all(len(bucket) == 1 or sum(2 * tensor.numel() for _, tensor in bucket) <= most for bucket in made)
 
 
-LAYER = "model.layers.{}.mlp.down_proj.weight"
 SWAPPED = {LAYER.format(0): LAYER.format(1), LAYER.format(1): LAYER.format(0)}
-
-
-def update(near: Near, size: float = 0.01) -> None:
-    with torch.no_grad():
-        for weight in near.rank.model.parameters():
-            if weight.requires_grad:
-                weight.add_(size * torch.randn_like(weight))
 
 
 Sync = Callable[[], Awaitable[Mapping[str, float]]]
@@ -261,94 +236,6 @@ async def test_sick_weights_stop_the_next_sync(
             return
         with pytest.raises(EngineError, match="weights"):
             await sync()
-
-
-def data(bucket: Bucket) -> dict[str, bytes]:
-    return {name: weight.contiguous().view(-1).view(torch.uint8).numpy().tobytes() for name, weight in bucket}
-
-
-class Sharing(Near):
-    """A rank whose handles have bytes, in several buckets. The `faulty` one cannot be read."""
-
-    faulty: int | None = None
-
-    async def call(self, name: str, *arguments: Any) -> Any:
-        if name != "share":
-            return await super().call(name, *arguments)
-        made = list(buckets(self.rank.model.state_dict().items(), 1 << 16))
-        assert len(made) > 2
-        (number,) = arguments
-        if number == len(made):
-            return None
-        sent = vllm_update(made[number], {"GPU-0": b"".join(data(made[number]).values())})
-        return sent.replace("bfloat16", "float9") if number == self.faulty else sent
-
-    def fused(self) -> dict[str, str]:
-        """Return the checksums of an engine with these weights, without the head, which is tied."""
-        (sent,) = buckets(self.rank.model.state_dict().items())
-        return fused_checksums(data(sent[:-1]))
-
-
-@asynccontextmanager
-async def sharing(
-    checkpoint: Path, folder: Path, rank: type[Near] = Sharing
-) -> AsyncGenerator[tuple[Any, Any, ServedEngine]]:
-    """Yield a vLLM that sleeps, a rank, and the engine of both."""
-    near = rank(make_run(folder / "run", checkpoint))
-    with served(kind=VllmControl) as (server, control):
-        mine = Server(control=VllmControl, url=server.url, context_tokens=4096, folder=folder, releases=True, own=True)
-        await control.begin("first")
-        async with ServedEngine(near, mine) as engine:
-            yield server, near, engine
-
-
-async def test_vllm_computes_with_the_buckets_that_it_gets(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    async with sharing(checkpoint, tmp_path) as (server, near, engine):
-        await engine.publish("0")
-        await engine.release()
-        update(near)
-        assert (await engine.publish("1"))[METRIC] > 0
-        assert (server.weights, server.weight_version) == (["handles"] * 2, "1")
-        assert server.checksums == (near.fused(),)
-        (sent,) = buckets(near.rank.model.state_dict().items())
-        first, receive = data(sent)[LAYER.format(1)], server.receive
-        monkeypatch.setattr(server, "receive", lambda weights: receive({**weights, LAYER.format(1): first}))
-        update(near)
-        with pytest.raises(EngineError, match=r"1 of \d+ changed tensors did not change in the engine.*vLLM"):
-            await engine.publish("2")
-
-
-async def test_update_that_fails_in_the_middle_leaves_no_trace(checkpoint: Path, tmp_path: Path):
-    async with sharing(checkpoint, tmp_path) as (server, near, engine):
-        near.faulty = 1
-        await engine.publish("0")
-        assert server.weights == ["handles", str(tmp_path)]
-        assert server.checksums == (near.fused(),)
-
-
-LOADED = {
-    Sharing: ["init_weight_transfer_engine", "start_weight_update", "update_weights", "finish_weight_update"],
-    Near: ["collective_rpc", "update_weight_version"],
-}
-
-
-@pytest.mark.parametrize("rank", LOADED)
-async def test_vllm_is_asked_in_this_order(checkpoint: Path, tmp_path: Path, rank: type[Near]):
-    loading = ["pause?mode=wait", *LOADED[rank], "reset_prefix_cache"]
-    async with sharing(checkpoint, tmp_path, rank) as (server, _, engine):
-        await engine.publish("0")
-        await engine.release()
-        await engine.publish("1")
-        await engine.publish("2")
-        assert [path for path, _ in groupby(server.controlled)] == [
-            "/update_weight_version",
-            *(f"/{path}" for path in (*loading, "resume", "weight_checker")),
-            *("/sleep?level=2&mode=abort", "/wake_up?tags=weights"),
-            *(f"/{path}" for path in (*loading, "wake_up?tags=kv_cache", "weight_checker")),
-            *(f"/{path}" for path in (*loading, "resume", "weight_checker")),
-        ]
 
 
 @pytest.mark.parametrize("sick", ["adapter", "base"])
@@ -416,24 +303,6 @@ def test_cache_is_freed_before_the_engine_takes_its_memory(model: Qwen3ForCausal
         monkeypatch.setattr(torch.cuda, "empty_cache", partial(freed.append, frees))
         SharedWeights(model, frees=frees).take()
     assert freed == [True]
-
-
-@pytest.mark.parametrize(
-    ("engine", "tensor_parallel", "apart", "sharded", "handles"),
-    [
-        ("sglang", 2, True, True, sglang_handles),
-        ("vllm", 1, False, False, vllm_handles),
-        ("vllm", 1, False, True, None),
-        ("vllm", 1, True, False, None),
-        ("vllm", 2, False, False, None),
-    ],
-)
-def test_vllm_opens_handles_of_its_own_gpu_alone(
-    engine: str, tensor_parallel: int, apart: bool, sharded: bool, handles: object
-):
-    options = (f"--tensor-parallel-size={tensor_parallel}",)
-    choice = EngineChoice(engine=engine, reason="", options=options, gpus=(0, 1), apart=apart)
-    assert handles_of(choice, sharded=sharded) is handles
 
 
 def test_kept_weights_stay_those_that_were_taken(trained: Qwen3ForCausalLM, tmp_path: Path):

@@ -65,8 +65,7 @@ def layouts(shape: ModelShape, demand: Demand, engine: EngineChoice, gpus: int, 
     """
 
     def layout(ranks: int, *, sharded: bool) -> Layout:
-        kind = engine.engine if engine.engine in STARTED else "sglang"
-        choice = structs.replace(engine, engine=kind, apart=ranks < gpus)
+        choice = structs.replace(engine, engine=engine.kind, apart=ranks < gpus)
         need = need_of(shape, demand, choice, total, ranks if sharded else 1)
         return Layout(ranks=ranks, engines=gpus - ranks, sharded=sharded, need=need)
 

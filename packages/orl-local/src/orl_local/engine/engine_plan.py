@@ -52,15 +52,19 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         return self.engine if self.engine.startswith("http") else ""
 
     @property
+    def kind(self) -> str:
+        """The name in STARTED of the engine that is started, is at the address, or would be on a GPU."""
+        return self.engine if self.engine in STARTED else "sglang"
+
+    @property
     def control(self) -> type[Control]:
-        """The kind of engine that is started, or is at the address."""
-        return STARTED.get(self.engine, SglangControl)
+        """What asks an engine of this kind."""
+        return STARTED[self.kind]
 
     @property
     def share_option(self) -> str:
         """The option that sets the share of a GPU that the engine takes."""
-        name = self.engine if self.engine in STARTED else "sglang"
-        return self.control.SHARE_OPTION.replace("--", f"--{name}-", 1)
+        return self.control.SHARE_OPTION.replace("--", f"--{self.kind}-", 1)
 
     @property
     def share(self) -> float:
@@ -116,10 +120,13 @@ def engine_of(wanted: str, parameters: int | None, options: Sequence[str]) -> En
         if bare in choice.control.OWNED:
             raise ConfigError(f"the option {name} is refused, because orl sets it. Leave it out")
         known = {*PARALLEL, choice.control.SHARE_OPTION[2:]}  # orl reads them
-        if bare not in known and any(one.startswith(bare) for one in known | choice.control.OWNED):
-            raise ConfigError(f"the option {name} is refused, because it is short for another. Write that one out")
+        longer = sorted(one for one in known | choice.control.OWNED if one.startswith(bare))
+        if bare not in known and longer:
+            raise ConfigError(
+                f"the option {name} is refused, because it is short for {prefix}{longer[0]}. Write that out"
+            )
     if short := next((word for word in options if re.match("-[A-Za-z]", word)), ""):
-        raise ConfigError(f"the option {short} is refused, because it is short for another. Write that one out")
+        raise ConfigError(f"the option {short} is refused: it is short. Write its name out: {prefix}NAME")
     # A flag of vLLM has an opposite, and one of SGLang is left out.
     named = (word.replace(prefix, "--", 1) for word in options if engine == "vllm" or not word.endswith("=False"))
     words = (re.sub(r"^--([^.]*)=(?:True|(False))$", _flag, word) for word in named)
