@@ -10,6 +10,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from pkgutil import resolve_name
 
 import psutil
 import pytest
@@ -18,6 +19,7 @@ from orl_core.config import decode_config
 from orl_core.errors import EngineError
 from orl_local.engine.control import Launch
 from orl_local.engine.engine_process import LOG, EngineProcess, command_of, environment_for
+from orl_local.engine.fingerprints import Fingerprinted
 from orl_local.engine.sglang_control import SglangControl
 from orl_local.engine.vllm_control import VllmControl
 from orl_rollout.edge.children import guarded
@@ -86,6 +88,7 @@ def test_vllm_listens_in_a_folder_of_its_own():
     assert tuple(words[:6]) == (*VllmControl.PROGRAM, "m")
     pairs = dict(zip(words[6::2], words[7::2], strict=False))
     assert (pairs["--uds"], pairs["--weight-transfer-config"]) == ("/tmp/orl-1/vllm", '{"backend":"ipc"}')
+    assert resolve_name(pairs["--worker-extension-cls"]) is Fingerprinted
     assert pairs["--device-ids"] == "2,3"
     assert {"--enable-scale-out", "--enable-sleep-mode", "processed_logprobs"} <= set(words)
     assert words[-1] == "--enforce-eager"

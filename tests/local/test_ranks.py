@@ -20,9 +20,9 @@ from msgspec import structs
 from orl_core.errors import EngineError, OrlError
 from orl_local import policy
 from orl_local.batch import Member, batch_of, members_of, part_of
+from orl_local.engine.fingerprints import fingerprints
 from orl_local.engine.local_model import load_model, sharded
 from orl_local.engine.served_engine import Engines, ServedEngine, Server
-from orl_local.engine.weights import fingerprints
 from orl_local.learner import ALONE, CPU, Peers, reference_of
 from orl_local.planning import Planned, planned
 from orl_local.policy import Child, LocalPolicy, RankDied, Ranks

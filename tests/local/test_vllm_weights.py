@@ -6,18 +6,21 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from itertools import groupby
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from orl_core.errors import EngineError
 from orl_local.engine.engine_plan import EngineChoice
+from orl_local.engine.fingerprints import Fingerprinted
 from orl_local.engine.served_engine import ServedEngine, Server
 from orl_local.engine.vllm_control import VllmControl
 from orl_local.engine.weight_check import METRIC
-from orl_local.engine.weights import Bucket, buckets, sglang_handles, vllm_handles, vllm_update
+from orl_local.engine.weights import Bucket, SharedWeights, buckets, sglang_handles, vllm_handles, vllm_update
 from orl_local.rank import handles_of
 from orl_testing.sglang.checksums import fused_checksums
+from transformers import Qwen3ForCausalLM
 
 from tests.local.fakes import make_run
 from tests.local.stand_in import LAYER, Near, served, update
@@ -104,10 +107,10 @@ async def test_vllm_is_asked_in_this_order(checkpoint: Path, tmp_path: Path, ran
         await engine.publish("2")
         assert [path for path, _ in groupby(server.controlled)] == [
             "/update_weight_version",
-            *(f"/{path}" for path in (*loading, "resume", "weight_checker")),
+            *(f"/{path}" for path in (*loading, "resume", "collective_rpc")),
             *("/sleep?level=2&mode=abort", "/wake_up?tags=weights"),
-            *(f"/{path}" for path in (*loading, "wake_up?tags=kv_cache", "weight_checker")),
-            *(f"/{path}" for path in (*loading, "resume", "weight_checker")),
+            *(f"/{path}" for path in (*loading, "wake_up?tags=kv_cache", "collective_rpc")),
+            *(f"/{path}" for path in (*loading, "resume", "collective_rpc")),
         ]
 
 
@@ -133,3 +136,23 @@ def test_vllm_opens_handles_of_its_own_gpu_alone(
     options = (f"--tensor-parallel-size={tensor_parallel}",)
     choice = EngineChoice(engine=engine, reason="", options=options, gpus=(0, 1), apart=apart)
     assert handles_of(choice, sharded=sharded) is handles
+
+
+class Strange(torch.Tensor):
+    """A tensor that is kept in another way."""
+
+
+def worker_of_vllm(model: object) -> dict[str, str]:
+    """Return the fingerprints that a worker of vLLM with a model shows."""
+    worker = Fingerprinted()
+    worker.model_runner = SimpleNamespace(get_model=lambda: model)
+    return worker.orl_fingerprints()
+
+
+def test_worker_of_vllm_has_the_fingerprints_of_the_trainer(model: Qwen3ForCausalLM):
+    sent = SharedWeights(model).fingerprints()
+    del sent["lm_head.weight"]  # tied
+    assert worker_of_vllm(model) == {name: f"{one:x}" for name, one in sent.items()}
+    eight = torch.ones(3, 2).to(torch.float8_e4m3fn).t()
+    weights = {"eight": eight, "strange": torch.ones(2).as_subclass(Strange)}
+    assert worker_of_vllm(SimpleNamespace(named_parameters=weights.items)).keys() == {"eight"}

@@ -15,10 +15,11 @@ import pytest
 import torch
 from orl_core.errors import EngineError
 from orl_local.engine.control import Control
+from orl_local.engine.fingerprints import fingerprints
 from orl_local.engine.served_engine import ServedEngine, Server, WeightSender
 from orl_local.engine.sglang_control import SglangControl
 from orl_local.engine.weight_check import METRIC
-from orl_local.engine.weights import SharedWeights, buckets, fingerprints, named_as_saved
+from orl_local.engine.weights import SharedWeights, buckets, named_as_saved
 from safetensors.torch import load_file
 from transformers import Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 

@@ -66,8 +66,7 @@ class VllmServer(SglangServer):
         ]
         names = (
             "pause", "resume", "init_weight_transfer_engine", "start_weight_update", "update_weights",
-            "finish_weight_update", "update_weight_version", "collective_rpc", "weight_checker", "sleep", "wake_up",
-            "reset_prefix_cache",
+            "finish_weight_update", "update_weight_version", "collective_rpc", "sleep", "wake_up", "reset_prefix_cache",
         )  # fmt: skip
         return [*plain, *(web.post(f"/{name}", self._controlled) for name in names if self.development)]
 
@@ -192,6 +191,8 @@ class VllmServer(SglangServer):
         return {"success": True, "new_version": self.weight_version}
 
     async def _collective_rpc(self, body: dict[str, Any]) -> dict[str, Any]:
+        if body["method"] == "orl_fingerprints":
+            return {"results": self.checksums}
         if body["method"] != "reload_weights" or "weights" in self.released:
             raise RuntimeError(f"no {body['method']} now")
         self.load(body["kwargs"]["weights_path"])
@@ -199,14 +200,6 @@ class VllmServer(SglangServer):
         if self.taking:  # vLLM counts them twice, and leaves others of their layers as memory was
             self.checksums = tuple(dict.fromkeys(rank, "unset") for rank in self.checksums)
         return {"results": [None]}
-
-    async def _weight_checker(self, body: dict[str, Any]) -> dict[str, Any]:
-        shown = self.checksums if body["action"] == "checksum" else ()
-        return {
-            "checksums": {
-                f"dp0:pp0:pcp0:tp{rank}:{name}": one for rank, each in enumerate(shown) for name, one in each.items()
-            }
-        }
 
     async def _sleep(self, body: dict[str, Any]) -> dict[str, Any]:
         """Sleep; level 2 loses the weights."""

@@ -52,12 +52,19 @@ class _Rank(Struct):
 
 
 class Answer(Struct):
-    """What orl reads of answers: whether the server obeyed, and checksums, of SGLang by rank."""
+    """What orl reads of answers: whether the server obeyed, and checksums by GPU: `ranks` of SGLang, else `results`."""
 
     success: bool = True
     message: str = ""
     ranks: tuple[_Rank, ...] = ()
-    checksums: dict[str, str] = {}
+    results: tuple[dict[str, str] | None, ...] = ()
+
+    def checksums(self) -> dict[str, str]:
+        """Return the checksum of each tensor, those of all GPUs as one text."""
+        joined: dict[str, str] = {}
+        for one in (*(rank.checksums for rank in self.ranks), *filter(None, self.results)):
+            joined |= {name: joined.get(name, "") + text for name, text in one.items()}
+        return joined
 
 
 class Control(ABC):

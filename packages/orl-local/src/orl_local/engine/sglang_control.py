@@ -114,11 +114,9 @@ class SglangControl(Control):
 
     async def checksums(self) -> dict[str, str]:
         """See Control. The first request takes a real server 13 s: a kernel compiles."""
-        joined: dict[str, str] = {}
         with suppress(EngineRefused):
-            for rank in (await self._post("/weights_checker", {"action": "checksum"})).ranks:
-                joined |= {name: joined.get(name, "") + one for name, one in rank.checksums.items()}
-        return joined
+            return (await self._post("/weights_checker", {"action": "checksum"})).checksums()
+        return {}
 
 
 def source_of_sglang(path: str) -> Path | None:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
-from orl_core.errors import EngineError, EngineRefused
+from orl_core.errors import EngineError
 from orl_rollout.edge.http import UNIX
 from orl_rollout.vllm.client import VllmEngine
 
@@ -27,8 +27,8 @@ class VllmControl(Control):
     SHARE_OPTION = "--gpu-memory-utilization"
     OWNED = frozenset({
         "model", "tokenizer", "config", "host", "port", "uds", "api-key", "max-model-len", "dtype", "seed",
-        "enable-scale-out", "logprobs-mode", "weight-transfer-config", "enable-sleep-mode", "device-ids",
-        "api-server-count", "data-parallel-size", "pipeline-parallel-size", "nnodes", "headless",
+        "enable-scale-out", "logprobs-mode", "weight-transfer-config", "worker-extension-cls", "enable-sleep-mode",
+        "device-ids", "api-server-count", "data-parallel-size", "pipeline-parallel-size", "nnodes", "headless",
     })  # fmt: skip
     _half = False  # an update has begun that is not finished
 
@@ -51,6 +51,7 @@ class VllmControl(Control):
             "--seed": launch.seed,
             "--logprobs-mode": "processed_logprobs",
             "--weight-transfer-config": '{"backend":"ipc"}',
+            "--worker-extension-cls": "orl_local.engine.fingerprints.Fingerprinted",
         }
         words = [str(word) for option in options.items() for word in option]
         flags = ["--enable-scale-out", "--enable-prompt-tokens-details", "--disable-uvicorn-access-log"]
@@ -117,11 +118,5 @@ class VllmControl(Control):
         await self._post("/wake_up?tags=kv_cache" if woken else "/resume")
 
     async def checksums(self) -> dict[str, str]:
-        """See Control. The part of a name before its last colon tells the GPU."""
-        joined: dict[str, str] = {}
-        with suppress(EngineRefused):
-            shown = (await self._post("/weight_checker", {"action": "checksum"})).checksums
-            for place, one in shown.items():
-                name = place.rpartition(":")[2]
-                joined[name] = joined.get(name, "") + one
-        return joined
+        """See Control. Each worker computes its own where the weights are."""
+        return (await self._post("/collective_rpc", {"method": "orl_fingerprints"})).checksums()

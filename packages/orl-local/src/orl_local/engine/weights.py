@@ -1,4 +1,4 @@
-"""Weights as an engine gets them: handles of the GPU that both use (CUDA IPC), a checkpoint, and fingerprints.
+"""Weights as an engine gets them: handles of the GPU that both use (CUDA IPC), or a checkpoint.
 
 The engine computes in bf16, so weights are sent in bf16, with LoRA adapters merged.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import pickle
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,11 @@ from torch.multiprocessing.reductions import reduce_tensor
 from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
+from orl_local.engine.fingerprints import SENT, fingerprints
 from orl_local.engine.local_model import full, leads, on_cpu
 from orl_local.engine.lora import adapters_of, base_of, policy_weights, save_adapter
 
 BUCKET_BYTES = 512 << 20
-SENT = torch.bfloat16  # the type of weights as they are sent
-_CHUNK = 1 << 20  # elements that are hashed at once
-_PRIME = 1_000_003
-
 
 Bucket = list[tuple[str, Tensor]]
 
@@ -96,7 +92,7 @@ class SharedWeights:
 
     def fingerprints(self) -> dict[str, int]:
         """Return a fingerprint of each of the taken weights."""
-        return fingerprints(self._weights())
+        return fingerprints((name, full(weight)) for name, weight in as_sent(self._weights()))
 
     def _weights(self) -> Iterable[tuple[str, Tensor]]:
         return policy_weights(self.model) if self._kept is None else self._kept
@@ -150,32 +146,6 @@ def buckets(weights: Iterable[tuple[str, Tensor]], most: int = BUCKET_BYTES) -> 
             bucket = []
         bucket.append((name, weight))
     yield bucket
-
-
-def fingerprints(weights: Iterable[tuple[str, Tensor]]) -> dict[str, int]:
-    """Return a hash of each weight as it is sent, by name. One changed bit always changes it.
-
-    Sums of bits times odd factors, modulo 2^64: linear, and computed where the weight is.
-    """
-    hashes = {name: _hash(full(weight)) for name, weight in as_sent(weights)}
-    return dict(zip(hashes, torch.stack([*hashes.values()]).tolist(), strict=True)) if hashes else {}
-
-
-def _hash(weight: Tensor) -> Tensor:
-    """Return the hash of one weight as it is sent, int64 [], without a copy of the weight on another device."""
-    factors = _factors(weight.device)
-    sent = weight.view(torch.int16) if weight.is_floating_point() else weight
-    total = factors.new_zeros(())
-    for chunk in sent.reshape(-1).split(_CHUNK):
-        total = total * _PRIME + (chunk.long() * factors[: chunk.numel()]).sum()
-    return total
-
-
-@cache
-def _factors(device: torch.device) -> Tensor:
-    """Return odd factors, int64 [_CHUNK]."""
-    drawn = torch.randint(-(2**62), 2**62, (_CHUNK,), generator=torch.Generator().manual_seed(0))
-    return (2 * drawn + 1).to(device)
 
 
 def sglang_handles(bucket: Bucket) -> str:
