@@ -52,8 +52,8 @@ class RolloutConfig(Budgets, Checked, frozen=True, kw_only=True, forbid_unknown_
     workers: Annotated[
         Positive,
         Meta(
-            description="Processes that play the rollouts of `local` with an SGLang, and of `orl rollout --engine`; "
-            "more than one pays from about 450 turns a second. They share each limit."
+            description="Processes that play the rollouts of `local` with SGLang or vLLM, and of "
+            "`orl rollout --engine`; more than one pays from about 450 turns a second. They share each limit."
         ),
     ] = 1
     journal: Annotated[str | None, Meta(description="Folder of the journal; null means the run's own folder.")] = None
