@@ -50,7 +50,7 @@ class Fingerprinted:
     model_runner: Any
 
     def orl_fingerprints(self) -> dict[str, str]:
-        """Return the fingerprint of each weight that this worker computes with, but of tensors of other kinds."""
+        """Return the fingerprint of each plain tensor of the weights of this worker, by name."""
         weights = self.model_runner.get_model().named_parameters()
         plain = ((name, one.data) for name, one in weights if type(one.data) is Tensor)
         return {name: f"{value:x}" for name, value in fingerprints(plain).items()}
