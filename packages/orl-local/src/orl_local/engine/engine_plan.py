@@ -58,7 +58,7 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
 
     @property
     def control(self) -> type[Control]:
-        """What asks an engine of this kind."""
+        """The control of an engine of this kind."""
         return STARTED[self.kind]
 
     @property

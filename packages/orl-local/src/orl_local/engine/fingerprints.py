@@ -1,6 +1,6 @@
 """Fingerprints of weights, computed where the weights are: in the trainer, and in a worker of vLLM.
 
-vLLM's own checksums are SHA-256 on the CPU, 4 s for 1.7 billion parameters.
+vLLM's own checksums are SHA-256 on the CPU, 4 s for 1.7 billion parameters. A worker imports this: nothing but torch.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ def fingerprints(weights: Iterable[tuple[str, Tensor]]) -> dict[str, int]:
 
     Sums of bits times odd factors, modulo 2^64: linear, and computed where the weight is.
     """
-    hashes = {name: _hash(weight.detach()) for name, weight in weights}
-    values = [one.to(next(iter(hashes.values())).device) for one in hashes.values()]
+    hashes = {name: _hash(weight) for name, weight in weights}
+    values = [one.to(next(iter(hashes.values())).device) for one in hashes.values()]  # vLLM may keep some on the CPU
     return dict(zip(hashes, torch.stack(values).tolist(), strict=True)) if hashes else {}
 
 
 def _hash(weight: Tensor) -> Tensor:
-    """Return the hash of one weight as it is sent, int64 [], without a copy of the whole, on its device."""
+    """Return the hash of one weight as it is sent, int64 [], on its device. A contiguous weight is not copied."""
     factors = _factors(weight.device)
     total = factors.new_zeros(())
     for chunk in weight.reshape(-1).split(_CHUNK):
@@ -45,7 +45,7 @@ def _factors(device: torch.device) -> Tensor:
 
 
 class Fingerprinted:
-    """What vLLM adds to the class of its workers (`--worker-extension-cls`)."""
+    """Gives a worker of vLLM its fingerprints (`--worker-extension-cls`)."""
 
     model_runner: Any
 
